@@ -1,0 +1,38 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Take away what terminals, launchers and log collectors add to a program's lines. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import re
+
+# Colours survive copying without their ESC byte, so that is optional for the "m" form.
+_ANSI = re.compile(r"\x1b\[[0-9;?]{0,32}[ -/]{0,4}[@-~]|\x1b\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|\[[0-9;]{1,12}m")
+# mpirun --tag-output (Open MPI 4 "[1,0]<stdout>:", PRRTE "[prterun-host-1@1,0]<stdout>: "), with or without a time stamp.
+# A tag stands in mid-line too: a launcher writes one before every piece that it reads, and nccl-tests flushes half rows.
+_TAG = re.compile(
+    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?:[A-Z]{2,5} )?\d{4})?"
+    r"(?:\[[^\[\]\s]{0,200}?\d+,\d+\])?(?:\[[^\[\]\s]{1,200}:\d+\])?<std(?:out|err|diag)>:"
+)
+_NEWLINE = re.compile(r"\r\n|\n|\r")
+_ESCAPED_NEWLINE = re.compile(r"\\r\\n|\\n")
+# What stands before a line's own text: srun -l "12: ", pdsh "node01: ", clush, "[0] ", torchrun "[trainer0|0]:", kubectl, docker.
+LABEL = re.compile(
+    r"^\s{0,8}(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,16}\s+)?(?:\[[^\]\s]{1,80}\]:?\s?|[\w.\-/]{1,120}\s?[:|]\s?){0,2}"
+)
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a captured output: without colours and launcher tags, whatever ended them, UTF-16 read as UTF-8 mended.
+
+    A text in which newlines were escaped (Ansible's or a JSON document's "stdout") is unfolded.
+    """
+    text = text.replace("\x00", "").replace("\ufeff", "")
+    if "\x1b" in text or "m" in text:
+        text = _ANSI.sub("", text)
+    if "<std" in text:
+        text = _TAG.sub("", text)
+    if text.count("\\n") > 4 * text.count("\n") + 2:
+        text = _ESCAPED_NEWLINE.sub("\n", text)
+    return _NEWLINE.split(text)
