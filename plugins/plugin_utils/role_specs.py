@@ -1,0 +1,131 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Holds a user's variables against what the roles say they take: names, then types."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import pathlib
+import re
+import typing as t
+
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
+
+COLLECTION = pathlib.Path(__file__).resolve().parents[2]
+
+#: knobs that several roles read in their defaults
+SHARED_PREFIX = "gpufabric_"
+
+#: likeness (difflib ratio) above which an unknown name is taken for a misspelt one
+MISSPELT = 0.75
+
+
+@dataclasses.dataclass(frozen=True)
+class Specs:
+    """options: {role: {variable: its argument spec}}; shared: the collection-wide knobs."""
+
+    options: t.Mapping[str, t.Mapping[str, t.Any]]
+    shared: frozenset[str]
+
+    def role_of(self, name: str) -> str | None:
+        """The role whose variable *name* claims to be: the longest role name that it begins with."""
+        roles = [role for role in self.options if name.startswith(f"{role}_")]
+        return max(roles, key=len) if roles else None
+
+    def concerns(self, name: str) -> bool:
+        return name.startswith(SHARED_PREFIX) or self.role_of(name) is not None
+
+
+@functools.lru_cache(maxsize=1)
+def load_specs(collection: pathlib.Path = COLLECTION) -> Specs:
+    """Read roles/*/meta/argument_specs.yml, and the shared knobs from where defaults and playbooks read them."""
+    options: dict[str, dict[str, t.Any]] = {}
+    for path in sorted(collection.glob("roles/*/meta/argument_specs.yml")):
+        entries = yaml.safe_load(path.read_text())["argument_specs"]
+        options[path.parents[1].name] = {
+            k: v for entry in entries.values() for k, v in entry.get("options", {}).items()
+        }
+    readers = [*collection.glob("roles/*/defaults/main.yml"), *collection.glob("playbooks/*.yml")]
+    words = (word for path in readers for word in re.findall(rf"\b{SHARED_PREFIX}[a-z_]+", path.read_text()))
+    return Specs(options, frozenset(words))
+
+
+def name_finding(name: str, node: str, specs: Specs) -> Finding | None:
+    """What is wrong with a variable's name, or None. Only names that claim to be this collection's are judged."""
+    role = specs.role_of(name)
+    if name in specs.shared or (role and name in specs.options[role]):
+        return None
+    known = list(specs.shared) if role is None else list(specs.options[role])
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=MISSPELT)
+    reader = f"role {role}" if role else "this collection"
+    return Finding(
+        id="unknown_variable",
+        severity="error" if nearest else "warning",
+        node=node,
+        subject=name,
+        evidence=f"the variable {name} is set, and {reader} reads no such name",
+        expected=f"{nearest[0]}, probably" if nearest else f"a variable that {reader} documents",
+        cause="a misspelt name would be ignored silently, and the default used in its place" if nearest else "",
+        fix=f"rename it to {nearest[0]}"
+        if nearest
+        else f"remove it, or look it up: ansible-doc -t role gpufabric.cluster.{role or 'inputs'}",
+    )
+
+
+def type_finding(name: str, value: t.Any, node: str, specs: Specs) -> Finding | None:
+    """What is wrong with a variable's value by its argument spec, or None."""
+    role = specs.role_of(name)
+    if role is None or name not in specs.options[role]:
+        return None
+    spec = {k: v for k, v in specs.options[role][name].items() if k not in ("required", "default")}
+    errors = ArgumentSpecValidator({name: spec}).validate({name: value}).error_messages
+    if not errors:
+        return None
+    return Finding(
+        id="wrong_type",
+        severity="error",
+        node=node,
+        subject=name,
+        evidence=f"{name} = {value!r}: {errors[0]}",
+        expected=_expected(spec),
+        cause="the value cannot be what the role takes",
+        fix=f"correct {name}; ansible-doc -t role gpufabric.cluster.{role} describes it",
+    )
+
+
+def _expected(spec: t.Mapping[str, t.Any]) -> str:
+    kind = spec.get("type", "str")
+    kind = f"list of {spec['elements']}" if kind == "list" and "elements" in spec else kind
+    return f"{kind}, one of {', '.join(map(str, spec['choices']))}" if "choices" in spec else str(kind)
+
+
+def undefined_finding(name: str, error: str, node: str) -> Finding:
+    """A value that cannot be evaluated at all."""
+    return Finding(
+        id="value_undefined",
+        severity="error",
+        node=node,
+        subject=name,
+        evidence=f"{name} cannot be evaluated: {error}",
+        expected="a value that depends only on variables which are defined",
+        fix=f"correct the expression in {name}",
+    )
+
+
+def merge_common(findings: t.Iterable[Finding], nodes: t.Collection[str]) -> list[Finding]:
+    """One finding without a node in place of the same one on each node: an extra variable is wrong only once."""
+    by_content: dict[Finding, list[str]] = {}
+    for finding in findings:
+        by_content.setdefault(dataclasses.replace(finding, node=""), []).append(finding.node)
+    merged = []
+    for content, named in by_content.items():
+        if len(nodes) > 1 and set(named) == set(nodes):
+            merged.append(content)
+        else:
+            merged += [dataclasses.replace(content, node=node) for node in named]
+    return merged
