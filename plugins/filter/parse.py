@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Filters that read captured outputs of fabric tools: text in, mapping out; they raise on no text."""
+from __future__ import annotations
+
+import functools
+import typing as t
+
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.ibdev2netdev import parse_ibdev2netdev
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.ibstat import parse_ibstat
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.ibstatus import parse_ibstatus
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.ibv_devinfo import parse_ibv_devinfo
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.mlnx_qos import parse_mlnx_qos
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.rdma_link import parse_rdma_link
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.show_gids import parse_show_gids
+
+Parser = t.Callable[[str], "dict[str, t.Any]"]
+
+PARSERS: dict[str, Parser] = {
+    parser.__name__: parser
+    for parser in (parse_ibdev2netdev, parse_ibstat, parse_ibstatus, parse_ibv_devinfo, parse_mlnx_qos, parse_rdma_link, parse_show_gids)
+}
+
+
+def _text_of(name: str, value: object) -> str:
+    """The text of a registered result: `stdout`, `stdout_lines`, or the bytes of a slurped file."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    raise AnsibleFilterError(f"{name}: expected the text that the tool printed, or a list of its lines, found {type(value).__name__}")
+
+
+def _filter(parser: Parser) -> t.Callable[[object], dict[str, t.Any]]:
+    @functools.wraps(parser)
+    def apply(value: object) -> dict[str, t.Any]:
+        return parser(_text_of(parser.__name__, value))
+
+    return apply
+
+
+class FilterModule:
+    """The parse filters, each documented in parse_*.yml beside this file."""
+
+    def filters(self) -> dict[str, t.Callable[[object], dict[str, t.Any]]]:
+        """All filters by name."""
+        return {name: _filter(parser) for name, parser in PARSERS.items()}

@@ -1,0 +1,251 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Cleaning of captured terminal text, shared by the parsers of RDMA tools.
+
+A capture reaches us as somebody saved it: with colours, carriage returns, labels that pdsh, srun, mpirun or a log
+collector put before each line, shell prompts, several hosts one after the other, and messages of the error stream in
+the middle of a line of the output stream. Everything here is linear in the length of the text and raises on no text.
+"""
+from __future__ import annotations
+
+import html
+import re
+import typing as t
+
+_TERMINAL = re.compile(
+    r"(?:\x1b|\^\[)\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # colours and cursor movement; ^[ is how cat -v shows the escape
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # window titles
+    r"|\x1b[ -/][0-~]"  # character sets: what `tput sgr0` ends with
+    r"|\x1b[0-Z\\^-~]"
+    r"|\[[0-9]{1,3}(?:;[0-9]{1,3}){0,8}m"  # a colour whose escape character got lost in a form
+    r"|[^\n]\x08"  # overstrike
+)
+_INVISIBLE = dict.fromkeys(map(ord, "\x00\x07\x08\x1b\u200b\u200e\u200f\u2060\ufeff"))
+_LOOKALIKE = str.maketrans({"\r": "\n", "\x0b": "\n", "\x0c": "\n", "\xa0": " ", "\u202f": " ", "\u2007": " ",
+                            "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\uff1a": ":"})
+_ENTITY = re.compile(r"&(?:#[0-9]{1,5}|amp|apos|gt|lt|nbsp|quot);")
+_LITERAL = {"\\r\\n": "\n", "\\n": "\n", "\\r": "\n", "\\t": "\t", '\\"': '"', "\\u001b": "\x1b", "\\x1b": "\x1b", "\\033": "\x1b"}
+_LITERAL_RE = re.compile("|".join(map(re.escape, _LITERAL)))
+
+_LABEL = re.compile(
+    r"(?P<time>\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:]{5,8}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9:]{4,6})?\]?:?[ \t]?)"
+    r"|(?P<syslog>[A-Z][a-z]{2} [ 0-9]?[0-9] [0-9:]{8} \S{1,128} \S{1,128}: )"
+    r"|(?P<rank>\[[0-9]{1,6},[0-9]{1,6}\](?:<\w{1,16}>)?:[ \t]?)"
+    r"|(?P<bracket>\[[^\[\]\n]{1,128}\]:?[ \t]?)"
+    r"|(?P<column>[\w./-]{1,128}[ \t]{0,32}\|[ \t]?)"
+    r"|(?P<number>[ \t]{0,8}[0-9]{1,6}(?:[:|-]|\t)[ \t]?)"
+    r"|(?P<host>[\w.@/-]{1,253}:[ \t]?)"
+    r"|(?P<quote>(?:>[ \t]?){1,16})"
+)
+_RANK_OR_LINE = re.compile(r"[ \t]{0,8}[0-9]{1,6}(?:[:|-]|\t)")
+_CHANGING = frozenset({"time", "syslog", "number", "quote"})  # labels that differ from line to line: no stream of their own
+_MAX_LABELS = 3
+
+_RULE = re.compile(r"-{5,}\s*$")
+_ANSIBLE = re.compile(r"(\S{1,253}) \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE)!?(?: \| rc=\S{1,8})? (?:>>|=>)")
+_HEADING = re.compile(r"(?:==+>?|\*\*\*+)\s+([\w.@\[\],/-]{1,253})\s+(?:<?==+|\*\*\*+)\s*$")
+_PROMPT = re.compile(r"(?:\([\w.-]{1,64}\)\s?)?\[?[\w.-]{1,64}@(?P<host>[\w.-]{1,253})[: ][^#$%>\n]{0,128}[#$%>](?:\s|$)|[#$%]{1,6}\s\s?\S|\+ \S")
+_FENCE = re.compile(r"(?:```|~~~)\w*\s*$|--\s*$")
+
+_NOISE = re.compile(r"\b(?:ibwarn|ibpanic|ibdebug|libibverbs|libibumad): ")
+_COMMENT = re.compile(r"\s(?:(?:#|//)\s|<[-=]|[\u2190\u21d0\u2b05]).*$")  # one blank: `\s+` would be quadratic on long runs
+_FAILURE = re.compile(
+    r"ibpanic|libib\w+: (?:Warning|Fatal)|\b(?:fatal|fail(?:s|ed|ure)?|errors?|cannot|unable|unknown|invalid|denied|traceback|exception|killed|terminated|unreachable"
+    r"|segmentation|panic)\b|can't|couldn't|could not|wasn't|isn't|not (?:found|permitted|supported|available|implemented)"
+    r"|no such|no ib devices|timed out|wrong ", re.IGNORECASE)
+_NUMBER = re.compile(  # bounded: int() refuses more than 4300 digits
+    r"(?:(?P<hexadecimal>0x[0-9a-fA-F]{1,16})|(?P<decimal>[+-]?[0-9]{1,18}\.[0-9]{1,18})|(?P<integer>[+-]?[0-9]{1,18}))(?=[\s(,]|$)")
+
+
+class Stream(t.NamedTuple):
+    """The lines that one host (or rank, or pod) printed; `host` is empty where the text names none."""
+
+    host: str
+    lines: list[str]
+
+
+def clean(text: str) -> str:
+    """Take away what a terminal, a web form or a log collector added to each character: colours, CRLF, escapes, curly quotes."""
+    if text.count("\\n") > text.count("\n"):  # one long string of a JSON document or a program
+        text = _LITERAL_RE.sub(lambda found: _LITERAL[found.group()], text)
+    if _ENTITY.search(text):
+        text = html.unescape(text)
+    text = _TERMINAL.sub("", text.replace("\r\n", "\n"))
+    return text.translate(_LOOKALIKE).translate(_INVISIBLE)
+
+
+def _labels(line: str, limit: int) -> list[tuple[str, str]]:
+    """The labels (kind, literal) at the beginning of a line, none reaching beyond `limit`."""
+    found: list[tuple[str, str]] = []
+    at = 0
+    while at < limit and len(found) < _MAX_LABELS:
+        match = _LABEL.match(line, at)
+        if match is None or match.end() > limit:
+            break
+        found.append((t.cast(str, match.lastgroup), match.group()))
+        at = match.end()
+    return found
+
+
+def _known_labels(lines: t.Sequence[str], anchor: re.Pattern[str]) -> tuple[set[str], set[str]]:
+    """Which labels the text carries, told by the lines on which something known follows them.
+
+    Returns (kinds that change from line to line, literals of the others without their trailing blanks).
+    """
+    kinds: set[str] = set()
+    literals: set[str] = set()
+    for line in lines:
+        match = anchor.search(line)
+        if match is None or not line[:match.start()].strip():
+            continue
+        labels = _labels(line, match.start())
+        if not labels or line[sum(len(literal) for _, literal in labels):match.start()].strip():
+            continue
+        for kind, literal in labels:
+            if kind in _CHANGING:
+                kinds.add(kind)
+            else:
+                literals.add(literal.strip())
+    if "number" in kinds:  # the ranks of `srun --label` come again and again, the numbers of `cat -n` do not
+        seen = [match.group().strip() for match in map(_RANK_OR_LINE.match, lines) if match]
+        if len(set(seen)) * 2 <= len(seen):
+            literals.update(seen)
+    return kinds, literals
+
+
+def _stream_name(kind: str, literal: str) -> str:
+    """What a label says of who printed the line; empty for one that says nothing of it, such as a clock in brackets."""
+    if kind == "rank":  # both streams of a rank belong together: [1,0]<stderr>:
+        return literal[1:literal.index("]")]
+    name = literal.strip().strip("[]:| \t-")
+    return name if kind in ("host", "number") or any(character.isalpha() for character in name) else ""
+
+
+def _unlabel(line: str, kinds: set[str], literals: set[str]) -> tuple[str, str]:
+    """(name of the stream, the line without its labels)."""
+    names: list[str] = []
+    at = 0
+    for kind, literal in _labels(line, len(line)):
+        if literal.strip() in literals:
+            names.append(_stream_name(kind, literal))
+        elif kind not in kinds:
+            break
+        at += len(literal)
+    return " ".join(filter(None, names)), line[at:]
+
+
+def streams(text: str, anchor: re.Pattern[str]) -> list[Stream]:
+    """Clean a capture and part it by host: labels before each line, headings of clush, dshbak, ansible, prompts.
+
+    `anchor` finds where a line of the tool begins; what stands before it on such lines is a label, which is then taken
+    off every line that carries it. Streams come in the order of their first line, and so do the lines of each.
+    """
+    lines = clean(text).split("\n")
+    kinds, literals = _known_labels(lines, anchor)
+    labelled = bool(kinds or literals)
+    parted: dict[str, list[str]] = {}
+    section = ""
+    for number, line in enumerate(lines):
+        label = ""
+        if labelled:
+            label, line = _unlabel(line, kinds, literals)
+        heading = _heading(lines, number, line)
+        if heading is not None:
+            section = heading or section
+            continue
+        parted.setdefault(label or section, []).append(line)
+    return [Stream(host, found) for host, found in parted.items()]
+
+
+def _heading(lines: t.Sequence[str], number: int, line: str) -> str | None:
+    """The host that a heading begins, empty for a line of the shell that names none, None for any other line."""
+    bare = line.strip()
+    if not bare:
+        return None
+    if bare[0] == "-":
+        return "" if _RULE.match(bare) or _FENCE.match(bare) else None
+    if 0 < number < len(lines) - 1 and _RULE.match(lines[number - 1].strip()) and _RULE.match(lines[number + 1].strip()):
+        return bare.split(" (")[0]
+    if bare[0] in "=*":
+        match = _HEADING.match(bare)
+        return match.group(1) if match else None
+    if " | " in bare:
+        match = _ANSIBLE.match(bare)
+        return match.group(1) if match else None
+    if "@" in bare or bare[0] in "#$%+":
+        match = _PROMPT.match(bare)
+        return (match.group("host") or "") if match else None
+    return "" if bare[0] in "`~" and _FENCE.match(bare) else None
+
+
+def settle(lines: t.Sequence[str], known: t.Callable[[str], bool]) -> list[str]:
+    """Lift messages of the error stream out of the middle of lines.
+
+    Both streams in one file meet where the output's buffer was flushed: `State: Actibwarn: [7] ...` and then `ive`.
+    The message becomes a line of its own; the halves are joined where `known` says that only together they are a line.
+    """
+    done: list[str] = []
+    half: str | None = None
+    for line in lines:
+        match = _NOISE.search(line)
+        head = line[:match.start()] if match else line
+        if half is not None and (match is None or head):
+            whole = half + head
+            if known(whole) and not known(head):
+                head = whole
+            else:
+                done.append(half)
+            half = None
+        if match is None:
+            done.append(head)
+            continue
+        done.append(line[match.start():])
+        if head.strip():
+            half = head
+    if half is not None:
+        done.append(half)
+    return done
+
+
+def bare(line: str) -> str:
+    """A line without blanks, emphasis marks and trailing remarks (`# ...`, `<--- ...`)."""
+    line = line.strip()
+    if "#" in line or "<" in line or "//" in line or not line.isascii():
+        line = _COMMENT.sub("", line)
+    return line.strip("*` \t") if line[:1] in "*`" or line[-1:] in "*`" else line
+
+
+def key_value(line: str) -> tuple[str, str] | None:
+    """`key: value` parted at the first colon, blanks taken off; None where there is no colon."""
+    key, colon, value = line.partition(":")
+    return (key.strip(), value.strip()) if colon and key.strip() else None
+
+
+def number(text: str) -> int | float | str:
+    """The number at the beginning of `text` (decimal, or hexadecimal with 0x); `text` itself where there is none."""
+    match = _NUMBER.match(text)
+    if match is None:
+        return text
+    found = match.group()
+    if match.lastgroup == "hexadecimal":
+        return int(found, 16)
+    return float(found) if match.lastgroup == "decimal" else int(found)
+
+
+def is_failure(line: str) -> bool:
+    """Whether a line that no parser understands reads like an error."""
+    return bool(_FAILURE.search(line))
+
+
+class Leftovers:
+    """What a parser did not understand: `errors` reads like a failure, `unparsed` is all the rest."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self.unparsed: list[str] = []
+
+    def add(self, line: str) -> None:
+        """Keep a line; blank ones are nothing."""
+        line = line.strip()
+        if line:
+            (self.errors if is_failure(line) else self.unparsed).append(line)
