@@ -11,7 +11,7 @@ import pathlib
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding, worst_first
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import Observation, Section
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import NODE, Observation, Section
 
 #: version of run.json; a reader accepts this and all earlier ones
 SCHEMA_VERSION = 1
@@ -38,14 +38,14 @@ def judge_section(
     """Findings of one part over all nodes in O(N).
 
     results: {node: registered result, or None where the task never ran}. Nodes with the same settings are judged
-    together, since what is expected of them is the same. A result without ``observed`` is itself a finding.
+    together, since what is expected of them is the same. A result that is no answer is itself a finding.
     """
     findings = []
     groups: dict[str, dict[str, Observation]] = {}
     for node, result in results.items():
         if result is None or result.get("skipped"):
             continue
-        if "observed" in result or section.name == "node":
+        if section.answered(result) or section is NODE:
             groups.setdefault(json.dumps(settings_of[node], sort_keys=True, default=str), {})[node] = result
         else:
             findings.append(_not_observed(section, node, result))
@@ -73,14 +73,16 @@ def _not_observed(section: Section, node: str, result: Observation) -> Finding:
 
 
 def lost_in_the_middle(
-    nodes: t.Iterable[str], observed: t.Mapping[str, t.Mapping[str, Observation]], ran: t.Collection[str]
+    nodes: t.Iterable[str], registered: t.Mapping[str, t.Collection[str]], ran: t.Sequence[str]
 ) -> list[Finding]:
-    """Nodes that answered at first and have no result of a part that ran on others: they dropped out on the way."""
+    """Nodes that answered at first and have no result at all of a part that ran on others: they dropped out on the way.
+
+    registered: {node: names of the parts with any result, a failure too}; ran: parts that some node answered, in order.
+    """
     findings = []
     for node in nodes:
-        have = observed.get(node, {})
-        missing = [name for name in ran if name not in have]
-        if "observed" in have.get("node", {}) and missing:
+        missing = [name for name in ran if name not in registered[node]]
+        if missing:
             findings.append(
                 Finding(
                     id="node_lost",
@@ -94,6 +96,21 @@ def lost_in_the_middle(
                 )
             )
     return findings
+
+
+def cleaned(result: Observation) -> dict[str, t.Any]:
+    """A registered result without what Ansible adds to it: arguments, diffs, warnings and internal keys."""
+    dropped = (
+        "invocation",
+        "diff",
+        "failed",
+        "failed_when_result",
+        "ansible_facts",
+        "warnings",
+        "deprecations",
+        "exception",
+    )
+    return {key: value for key, value in result.items() if key not in dropped and not key.startswith("_ansible")}
 
 
 def decide(findings: t.Sequence[Finding], judged: bool, what_was_not: str = "") -> Verdict:

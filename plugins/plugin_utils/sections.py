@@ -22,13 +22,10 @@ Judge = t.Callable[[t.Mapping[str, Observation], t.Mapping[str, t.Any]], "list[F
 class Section:
     """name: key in run.json; role: whose settings count; variable: what the role registers on each node.
 
+    key: what an answer of the part's module always holds, and a failure never.
     judge: "module:function" below plugin_utils, imported only when the part was observed.
-    """
-
-    name: str
-    role: str
-    variable: str
-    judge: str
+    """Whether the module really answered; Ansible registers failures and unreachable nodes under the same name."""
+        return result is not None and self.key in result
 
     def load_judge(self) -> Judge:
         module, function = self.judge.split(":")
@@ -36,11 +33,14 @@ class Section:
         return t.cast(Judge, getattr(importlib.import_module(f"{package}.{module}"), function))
 
 
-NODE = Section("node", "node_facts", "__node_facts_observed", "judge_nodes:judge_nodes")
+NODE = Section("node", "node_facts", "__node_facts_observed", "observed", "judge_nodes:judge_nodes")
 
 SECTIONS = (
     NODE,
-    Section("kernel", "kernel_tuning", "__kernel_tuning_observed", "judge_kernel:judge_kernel"),
-    Section("rdma", "rdma", "__rdma_observed", "judge_hcas:judge_hcas"),
-    Section("nccl_env", "nccl_env", "__nccl_env_observed", "judge_nccl_env:judge_nccl_env"),
+    Section("kernel", "kernel_tuning", "__kernel_tuning_observed", "keys", "judge_kernel:judge_kernel"),
+    Section("rdma", "rdma", "__rdma_observed", "devices", "judge_hcas:judge_hcas"),
+    Section("nccl_env", "nccl_env", "__nccl_env_observed", "observed", "judge_nccl_env:judge_nccl_env"),
 )
+
+#: what was measured; judged by plugin_utils.benchmark, since it belongs to the cluster and not to a node
+BENCHMARK = Section("benchmark", "nccl_tests", "__nccl_tests_observed", "runs", "judge_busbw:judge_busbw")

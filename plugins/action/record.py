@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Controller side of record: walks all nodes once, judges, writes the run directory."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pathlib
+import platform
+import typing as t
+
+from ansible.plugins.action import ActionBase
+from ansible.release import __version__ as ansible_version
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.assemble import assemble
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render import RENDERERS
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.terminal import summary_lines
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_directory import write_run
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import BENCHMARK, SECTIONS
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
+
+INPUTS = "__inputs_checked"
+
+
+class ActionModule(ActionBase):
+    _requires_connection = False
+    _supports_check_mode = True
+    _VALID_ARGS = frozenset({"results_dir"})
+
+    def run(self, tmp: t.Any = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        hostvars = (task_vars or {})["hostvars"]
+        raw = {host: hostvars.raw_get(host) for host in hostvars}
+        inputs = next((variables[INPUTS] for variables in raw.values() if "nodes" in variables.get(INPUTS, {})), None)
+        if inputs is None:
+            result.update(
+                failed=True, msg="There is no run to report: no play of the collection ran on a node before this one."
+            )
+            return result
+        check_mode = bool(self._task.check_mode)
+        reader = SettingsReader(self._loader, self._templar, hostvars)
+        record = assemble(
+            inputs=inputs,
+            results={
+                section.name: {node: raw.get(node, {}).get(section.variable) for node in inputs["nodes"]}
+                for section in (*SECTIONS, BENCHMARK)
+            },
+            settings={
+                section.name: {node: reader.read(section.role, node) for node in inputs["nodes"]}
+                for section in (*SECTIONS, BENCHMARK)
+            },
+            about={
+                "ansible_core": ansible_version,
+                "python": platform.python_version(),
+                "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                "check_mode": check_mode,
+            },
+        )
+        results = pathlib.Path(self._task.args.get("results_dir", "results")).expanduser().absolute()
+        directory = results / inputs["run_id"]
+        if not check_mode:
+            write_run(results, inputs["run_id"], _files(record))
+        result.update(
+            changed=False,
+            run_id=inputs["run_id"],
+            run_dir=str(directory),
+            verdict=record["verdict"],
+            findings=record["findings"],
+            summary=summary_lines(
+                record, "not written in check mode" if check_mode else str(directory / "report.html")
+            ),
+        )
+        return result
+
+
+def _files(record: dict[str, t.Any]) -> dict[str, str]:
+    """{name: text} of the run directory. Raw logs leave the record for files of their own."""
+    logs = record.pop("logs")
+    files = {name: render(record) for name, render in RENDERERS.items()}
+    files["run.json"] = json.dumps(record, indent=1, sort_keys=True) + "\n"
+    files.update({f"logs/{name}": text for name, text in logs.items()})
+    return files

@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The whole run record from what the roles registered: one pure function, so that a test can feed it any fleet."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding, worst_first
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark import benchmark_part
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import (
+    SCHEMA_VERSION,
+    cleaned,
+    decide,
+    judge_section,
+    lost_in_the_middle,
+)
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import BENCHMARK, NODE, SECTIONS, Observation
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.version import COLLECTION_VERSION
+
+#: what stands for a node that never came into the play
+NO_ANSWER: Observation = {"unreachable": True, "msg": "the node left the play before its first answer"}
+
+
+def assemble(
+    inputs: t.Mapping[str, t.Any],
+    results: t.Mapping[str, t.Mapping[str, Observation | None]],
+    settings: t.Mapping[str, t.Mapping[str, t.Mapping[str, t.Any]]],
+    about: t.Mapping[str, t.Any],
+) -> dict[str, t.Any]:
+    """run.json as a mapping (data/run_record.schema.json), plus ``logs``: {file name: text}, which are files of their own.
+
+    inputs: the result of check_inputs. results: {section: {node: registered result or None}}.
+    settings: {section: {node: {public variable: value}}}. about: versions, end of the run, check_mode.
+    """
+    nodes = list(inputs["nodes"])
+    asked = [node for node in nodes if node not in set(inputs["bad_nodes"])]
+    findings = [Finding.from_dict(entry) for entry in inputs["findings"]]
+    for section in SECTIONS:
+        absent = NO_ANSWER if section is NODE else None
+        findings += judge_section(
+            section, {node: results[section.name].get(node) or absent for node in asked}, settings[section.name]
+        )
+    observed = {
+        node: {s.name: cleaned(r) for s in SECTIONS if (r := results[s.name].get(node)) and s.answered(r)}
+        for node in nodes
+    }
+    ran = [s.name for s in SECTIONS if s is not NODE and any(s.name in have for have in observed.values())]
+    registered = {node: {s.name for s in SECTIONS if results[s.name].get(node)} for node in asked}
+    findings += lost_in_the_middle([node for node in asked if NODE.name in observed[node]], registered, ran)
+    part = benchmark_part(results[BENCHMARK.name], settings[BENCHMARK.name], observed)
+    findings = worst_first(findings + part.findings)
+    judged = bool(ran) or bool(part.verdicts)
+    verdict = decide(findings, judged, "no node gave a result")
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "collection_version": COLLECTION_VERSION,
+        "run_id": inputs["run_id"],
+        "started": inputs["started"],
+        **about,
+        "inventory": nodes,
+        "settings": {section: _distinct(by_node) for section, by_node in settings.items()},
+        "nodes": observed,
+        "benchmark": part.benchmark,
+        "verdicts": part.verdicts,
+        "findings": [finding.as_dict() for finding in findings],
+        "notes": part.notes,
+        "verdict": verdict.as_dict(),
+        "logs": part.logs,
+    }
+
+
+def _distinct(by_node: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:
+    """[{nodes, values}]: nodes with equal settings stand together."""
+    groups: dict[str, dict[str, t.Any]] = {}
+    for node, values in by_node.items():
+        group = groups.setdefault(
+            json.dumps(values, sort_keys=True, default=str), {"nodes": [], "values": dict(values)}
+        )
+        group["nodes"].append(node)
+    return list(groups.values())

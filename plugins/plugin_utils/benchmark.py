@@ -1,0 +1,48 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The measured part of a run: taken from the launcher, judged against what the fabric should give."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_busbw import judge_busbw
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import cleaned
+
+#: texts that become files of their own beside run.json
+LOG_KEYS = ("stdout", "stderr")
+
+
+@dataclasses.dataclass
+class BenchmarkPart:
+    """benchmark: run.json's part, empty where none ran; verdicts: a mapping for each collective and size."""
+
+    benchmark: dict[str, t.Any] = dataclasses.field(default_factory=dict)
+    verdicts: list[dict[str, t.Any]] = dataclasses.field(default_factory=list)
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    logs: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def benchmark_part(
+    results: t.Mapping[str, t.Mapping[str, t.Any] | None],
+    settings: t.Mapping[str, t.Mapping[str, t.Any]],
+    observed: t.Mapping[str, t.Mapping[str, t.Any]],
+) -> BenchmarkPart:
+    """Judge what the launcher registered. results: {node: result of the role nccl_tests}, of which one holds ``runs``."""
+    part = BenchmarkPart()
+    launcher = next((node for node, result in results.items() if result and "runs" in result), None)
+    if launcher is None:
+        return part
+    result = cleaned(results[launcher] or {})
+    part.verdicts, part.findings = judge_busbw(result["runs"], settings[launcher], observed)
+    for number, run in enumerate(result["runs"], start=1):
+        name = f"{number:02d}-{run['stage']}-{run['collective']}"
+        part.logs.update({f"{name}.{key}.txt": run.pop(key) for key in LOG_KEYS if run.get(key)})
+    part.benchmark = {"launcher": launcher, **result}
+    if any(run["backend"] == "mpi" for run in result["runs"]):
+        part.notes.append("GPUs were not measured: the nodes' network was, with MPI in the place of NCCL")
+    return part

@@ -1,0 +1,14 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The files that a run is told in, each from the record alone."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.markdown import render_markdown
+
+RENDERERS: dict[str, t.Callable[[t.Mapping[str, t.Any]], str]] = {
+    "report.md": render_markdown,
+}

@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""results/<run id>/: written as a whole or not at all, and ``latest`` moved to it at the end."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import typing as t
+
+#: addresses, host names and logs are nobody else's business
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+
+
+def write_run(results: pathlib.Path, run_id: str, files: t.Mapping[str, str]) -> pathlib.Path:
+    """Write *files* ({relative name: text}) to results/<run id>/ and point results/latest to it.
+
+    The directory appears with all its files in it, or, after a crash or on a full disk, not at all.
+    Raises OSError where *results* cannot be written.
+    """
+    results.mkdir(parents=True, exist_ok=True)
+    partial = results / f".{run_id}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(mode=DIRECTORY_MODE)
+        for name, text in files.items():
+            path = partial / name
+            path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            path.touch(FILE_MODE)
+            path.write_text(text, encoding="utf-8", errors="replace")
+        target = results / run_id
+        partial.rename(target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    _point_latest(results, run_id)
+    return target
+
+
+def _point_latest(results: pathlib.Path, run_id: str) -> None:
+    link = results / f".latest-{run_id}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(run_id)
+    os.replace(link, results / "latest")

@@ -1,0 +1,54 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The settings in force for each node: a role's defaults with the node's variables over them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.role_specs import COLLECTION
+
+
+class SettingsReader:
+    """Evaluates roles' defaults as Ansible would. Nodes with equal variables share one evaluation, which keeps it O(N)."""
+
+    def __init__(self, loader: t.Any, templar: t.Any, hostvars: t.Any) -> None:
+        self._loader = loader
+        self._templar = templar
+        self._hostvars = hostvars
+        self._known: dict[tuple[str, str], dict[str, t.Any]] = {}
+
+    def read(self, role: str, node: str) -> dict[str, t.Any]:
+        """{public variable: value} of *role* on *node*. A value that cannot be evaluated is left out."""
+        defaults = self._defaults(role)
+        key = (role, self._signature(role, node))
+        if key not in self._known:
+            self._known[key] = self._evaluate(defaults, node)
+        return self._known[key]
+
+    @functools.cache  # noqa: B019  (one reader lives as long as one task)
+    def _defaults(self, role: str) -> dict[str, t.Any]:
+        load = self._loader.load_from_file
+        trust = {"trusted_as_template": True} if "trusted_as_template" in inspect.signature(load).parameters else {}
+        return dict(load(str(COLLECTION / "roles" / role / "defaults" / "main.yml"), **trust) or {})
+
+    def _signature(self, role: str, node: str) -> str:
+        raw = self._hostvars.raw_get(node)
+        mine = {n: str(raw[n]) for n in raw if n.startswith((f"{role}_", "gpufabric_"))}
+        text = json.dumps(mine, sort_keys=True)
+        return f"{node} {text}" if "{{" in text else text
+
+    def _evaluate(self, defaults: t.Mapping[str, t.Any], node: str) -> dict[str, t.Any]:
+        variables = {**defaults, **self._hostvars.raw_get(node)}
+        templar = self._templar.copy_with_new_env(available_variables=variables)
+        values = {}
+        for name in defaults:
+            try:
+                values[name] = templar.template(variables[name])
+            except Exception:  # an undefined expression is the input check's to report, and must not cost the report
+                continue
+        return values
