@@ -25,13 +25,15 @@ USABLE = ("loaded", "builtin")
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,54}$")
 _MODULE_FILE = re.compile(r"\.ko(\.(gz|xz|zst))?$")
 _PRIOR = "loaded"
+_MODPROBE_D = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
 
 
 @dataclasses.dataclass(frozen=True)
 class ModuleState:
     """One module as it is on this node.
 
-    status: loaded, builtin, available (on disk, not loaded), absent (this kernel has none), failed (modprobe refused).
+    status: loaded, builtin, available (on disk, not loaded), absent (this kernel has none), blocked (forbidden by
+    modprobe.d or the kernel's command line), failed (modprobe refused).
     evidence: what says so; loaded_before: whether it was before the owner's first call, None where not recorded.
     loaded_now, unloaded_now: whether this call did that or, in check mode, would.
     """
@@ -167,7 +169,25 @@ class KernelModules:
             return "absent", f"/lib/modules/{self.release}/modules.dep lists no {name}"
         if not self._fs.exists(path):
             return "absent", f"modules.dep lists {path}, which does not exist"
-        return "available", path
+        blocked = self._block(name)
+        return ("blocked", blocked) if blocked else ("available", path)
+
+    def _block(self, name: str) -> str:
+        """What keeps modprobe or the kernel from loading *name*, "" where nothing does.
+
+        A plain "blacklist" line of modprobe.d does not: it only hides aliases (modprobe.d(5)).
+        """
+        for word in (self._fs.read_value("/proc/cmdline") or "").split():
+            option, _, names = word.partition("=")
+            if option == "module_blacklist" and name in names.replace("-", "_").split(","):
+                return f"/proc/cmdline: {word}"
+        for path in (path for directory in _MODPROBE_D for path in self._fs.glob(directory, "*.conf")):
+            for number, line in enumerate((self._fs.read_value(path) or "").splitlines(), 1):
+                words = line.split()
+                if len(words) >= 3 and words[0] == "install" and words[1].replace("-", "_") == name:
+                    if os.path.basename(words[2]) in ("false", "true"):
+                        return f"{path}:{number}: {line.strip()}"
+        return ""
 
     def _loaded(self) -> set[str]:
         """Names in /proc/modules whose state is Live (not Loading or Unloading)."""

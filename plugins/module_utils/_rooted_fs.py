@@ -128,8 +128,11 @@ class RootedFs:
         return os.stat(host) if follow else os.lstat(host)
 
     def write_value(self, path: str, value: str) -> None:
-        """Write one procfs or sysfs attribute in one write(2), as the kernel wants it; OSError as the kernel answers."""
-        descriptor = os.open(self.host_path(path), os.O_WRONLY)
+        """Write one procfs or sysfs attribute in one write(2), as the kernel wants it; OSError as the kernel answers.
+
+        The truncation means nothing to the kernel and makes a recorded tree behave like it.
+        """
+        descriptor = os.open(self.host_path(path), os.O_WRONLY | os.O_TRUNC)
         try:
             os.write(descriptor, value.encode())
         finally:

@@ -73,7 +73,8 @@ modules:
       type: str
       returned: success
     status:
-      description: One of V(loaded), V(builtin), V(available) (on disk, not loaded), V(absent), V(failed).
+      description: One of V(loaded), V(builtin), V(available) (on disk, not loaded), V(absent),
+          V(blocked) (forbidden by modprobe.d or the kernel's command line), V(failed).
       type: str
       returned: success
     evidence:

@@ -74,10 +74,31 @@ def test_check_mode_neither_loads_nor_remembers(node: pathlib.Path) -> None:
 
 
 def test_a_refused_module_is_failed_with_modprobes_words(node: pathlib.Path) -> None:
-    kernel_node.write(node, "etc/modprobe.d/no-bbr.conf", "install tcp_bbr /bin/false\n")
+    kernel_node.write(node, "etc/modprobe.d/no-bbr.conf", "install tcp_bbr /usr/local/bin/refuse\n")
     (state,) = kernel(node).load(["tcp_bbr"])
     assert state.status == "failed"
     assert "Error running install command" in state.evidence
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "where"),
+    [
+        ("etc/modprobe.d/cis.conf", "install tcp-bbr /bin/false", "/etc/modprobe.d/cis.conf:2"),
+        ("usr/lib/modprobe.d/cis.conf", "install tcp_bbr /bin/true", "/usr/lib/modprobe.d/cis.conf:2"),
+        ("proc/cmdline", "ro module_blacklist=floppy,tcp_bbr", "/proc/cmdline"),
+    ],
+)
+def test_a_blocked_module_is_named_without_trying(node: pathlib.Path, path: str, line: str, where: str) -> None:
+    kernel_node.write(node, path, f"# hardening\n{line}\n")
+    (state,) = kernel(node).load(["tcp_bbr"])
+    assert state.status == "blocked"
+    assert state.evidence.startswith(where)
+    assert log(node) == []
+
+
+def test_a_blacklist_line_does_not_keep_modprobe_from_loading(node: pathlib.Path) -> None:
+    kernel_node.write(node, "etc/modprobe.d/blacklist.conf", "blacklist tcp_bbr\n")
+    assert kernel(node).load(["tcp_bbr"])[0].status == "loaded"
 
 
 def test_give_back_unloads_only_what_it_loaded(node: pathlib.Path) -> None:
