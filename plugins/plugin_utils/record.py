@@ -49,10 +49,10 @@ def judge_section(
             groups.setdefault(json.dumps(settings_of[node], sort_keys=True, default=str), {})[node] = result
         else:
             findings.append(_not_observed(section, node, result))
-    judge = section.load_judge() if groups else None
-    for members in groups.values():
-        assert judge is not None
-        findings += judge(members, settings_of[next(iter(members))])
+    if groups:
+        judge = section.load_judge()
+        for members in groups.values():
+            findings += judge(members, settings_of[next(iter(members))])
     return findings
 
 

@@ -15,7 +15,7 @@ import typing as t
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 
 Observation = t.Mapping[str, t.Any]
-Judge = t.Callable[[t.Mapping[str, Observation], t.Mapping[str, t.Any]], "list[Finding]"]
+Judge = t.Callable[[t.Mapping[str, Observation], t.Mapping[str, t.Any]], list[Finding]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,16 @@ class Section:
 
     key: what an answer of the part's module always holds, and a failure never.
     judge: "module:function" below plugin_utils, imported only when the part was observed.
-    """Whether the module really answered; Ansible registers failures and unreachable nodes under the same name."""
+    """
+
+    name: str
+    role: str
+    variable: str
+    key: str
+    judge: str
+
+    def answered(self, result: Observation | None) -> bool:
+        """Whether the module really answered; Ansible registers failures and unreachable nodes under the same name."""
         return result is not None and self.key in result
 
     def load_judge(self) -> Judge:

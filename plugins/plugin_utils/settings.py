@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 import typing as t
@@ -20,21 +19,24 @@ class SettingsReader:
         self._loader = loader
         self._templar = templar
         self._hostvars = hostvars
+        self._defaults: dict[str, dict[str, t.Any]] = {}
         self._known: dict[tuple[str, str], dict[str, t.Any]] = {}
 
     def read(self, role: str, node: str) -> dict[str, t.Any]:
         """{public variable: value} of *role* on *node*. A value that cannot be evaluated is left out."""
-        defaults = self._defaults(role)
+        defaults = self._defaults_of(role)
         key = (role, self._signature(role, node))
         if key not in self._known:
             self._known[key] = self._evaluate(defaults, node)
         return self._known[key]
 
-    @functools.cache  # noqa: B019  (one reader lives as long as one task)
-    def _defaults(self, role: str) -> dict[str, t.Any]:
-        load = self._loader.load_from_file
-        trust = {"trusted_as_template": True} if "trusted_as_template" in inspect.signature(load).parameters else {}
-        return dict(load(str(COLLECTION / "roles" / role / "defaults" / "main.yml"), **trust) or {})
+    def _defaults_of(self, role: str) -> dict[str, t.Any]:
+        if role not in self._defaults:
+            load = self._loader.load_from_file
+            # ansible-core 2.19 and later evaluate only templates whose source they were told to trust
+            trust = {"trusted_as_template": True} if "trusted_as_template" in inspect.signature(load).parameters else {}
+            self._defaults[role] = dict(load(str(COLLECTION / "roles" / role / "defaults" / "main.yml"), **trust) or {})
+        return self._defaults[role]
 
     def _signature(self, role: str, node: str) -> str:
         raw = self._hostvars.raw_get(node)
