@@ -8,12 +8,16 @@ import functools
 import typing as t
 
 from ansible.errors import AnsibleFilterError
-
+from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_output import parse_nccl_tests
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.ibdev2netdev import parse_ibdev2netdev
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.iblinkinfo import parse_iblinkinfo
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.ibnetdiscover import parse_ibnetdiscover
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.ibstat import parse_ibstat
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.ibstatus import parse_ibstatus
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.ibv_devinfo import parse_ibv_devinfo
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.lldp import parse_lldp
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.mlnx_qos import parse_mlnx_qos
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.mlxlink import parse_mlxlink
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.rdma_link import parse_rdma_link
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.show_gids import parse_show_gids
 
@@ -21,7 +25,9 @@ Parser = t.Callable[[str], "dict[str, t.Any]"]
 
 PARSERS: dict[str, Parser] = {
     parser.__name__: parser
-    for parser in (parse_ibdev2netdev, parse_ibstat, parse_ibstatus, parse_ibv_devinfo, parse_mlnx_qos, parse_rdma_link, parse_show_gids)
+    for parser in (
+        parse_ibdev2netdev, parse_iblinkinfo, parse_ibnetdiscover, parse_ibstat, parse_ibstatus, parse_ibv_devinfo, parse_lldp,
+        parse_mlnx_qos, parse_mlxlink, parse_nccl_tests, parse_rdma_link, parse_show_gids)
 }
 
 

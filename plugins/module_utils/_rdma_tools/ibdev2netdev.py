@@ -8,12 +8,14 @@ import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import Leftovers, streams
 
-_ARROW = re.compile(r"<?=+>")
+_ARROW = re.compile(r"<?={1,8}>")
 _PORT = re.compile(r"\sport\s{1,16}([0-9]{1,6})\s{0,16}(?:\(([\w -]{1,32})\)\s{0,16})?$")
 _NETDEV = re.compile(r"\s{0,64}([^\s()]{0,128})\s{0,64}(?:\(([\w -]{1,32})\))?")
 _PCI = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]\s")
 _VERBOSE = re.compile(r"([0-9a-fA-F:.]{12,16})\s{1,8}(\S{1,128})\s{1,8}\(([^()]{0,128})\)(.*)$")
-_ANCHOR = re.compile(r"(?:\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F] )?\b[\w.-]{1,128}\s{1,16}port\s{1,16}[0-9]{1,6}\s{1,16}<?=+>|ibdev2netdev: ")
+_ANCHOR = re.compile(
+    r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F] \S{1,128} \("
+    r"|(?<![\w.-])[\w.-]{1,128}\s{1,16}port\s{1,16}[0-9]{1,6}\s{1,16}<?={1,8}>|ibdev2netdev: ")
 
 
 def _entry(line: str) -> dict[str, t.Any] | None:
@@ -26,12 +28,12 @@ def _entry(line: str) -> dict[str, t.Any] | None:
     netdev = _NETDEV.match(line, arrow.end())
     if port is None or netdev is None:
         return None
-    head = before[:len(before) - (len(port.group()))].strip()
+    head = before[:len(before) - len(port.group())].strip()
     verbose = _VERBOSE.match(head)
     if verbose is None and " " in head:
         return None
-    entry: dict[str, t.Any] = {"dev": verbose.group(2) if verbose else head, "port": int(port.group(1)), "netdev": netdev.group(1),
-                               "netdev_state": netdev.group(2) or ""}
+    entry: dict[str, t.Any] = {"dev": verbose.group(2) if verbose else head, "port": int(port.group(1)),
+                               "netdev": netdev.group(1), "netdev_state": netdev.group(2) or ""}
     if verbose:
         device, _, part = verbose.group(3).partition(" - ")
         name, _, fw = verbose.group(4).rpartition(" fw ")

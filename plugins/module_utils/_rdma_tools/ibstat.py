@@ -15,8 +15,9 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
     streams,
 )
 
-_KINDS = r"(?:CA|Switch|Router|iWARP RNIC|RNIC|\?\?\?)"  # ??? is what ibstat calls a node type that it does not know, such as EFA
-_HEADER = re.compile(_KINDS + r"[ \t]{0,4}:?[ \t]{0,4}(?:'([^']{1,128})'|\"([^\"]{1,128})\"|`([^`']{1,128})['`]|(?=[^0-9\s]{1,64}[0-9])([\w.-]{1,128})$)")
+_KINDS = r"(?:CA|Switch|Router|iWARP[ ]RNIC|\?\?\?)"  # ??? stands for a node type that ibstat does not know, such as EFA's
+_HEADER = re.compile(_KINDS + r"""[ \t]{0,4}:?[ \t]{0,4}
+    (?:'([^']{1,128})' | "([^"]{1,128})" | `([^`']{1,128})['`] | (?=[^0-9\s]{1,64}[0-9]) ([\w.-]{1,128})$)""", re.VERBOSE)
 _ANCHOR = re.compile(_KINDS + r"[ \t]{0,4}:?[ \t]{0,4}['\"`]|ib(?:panic|warn): |ibstat: |ibstat:? command not found")
 _PORT = re.compile(r"Port[ \t]{1,4}([0-9]{1,6})[ \t]{0,4}:?$")
 _NAME = re.compile(r"[A-Za-z][\w.-]{0,127}$")  # a line of `ibstat -l`

@@ -25,21 +25,26 @@ _NAME = re.compile(r"[A-Za-z][\w.-]{0,127}$")
 _NO_DRIVER = re.compile(r"no userspace device-specific driver found for \S{0,256}?(uverbs[0-9]{1,6})")
 _FOREIGN = re.compile(r"CA\b ?:? ?'|Infiniband device |link \S{1,128}/[0-9]|DEV\s|#####")  # another tool's answer in the same text
 _VERBOSE = re.compile(  # what -v adds: `key: value`, flags in capitals, and a few sentences
-    r"[A-Za-z][\w ]{0,60}(?:\([\w ]{1,16}\))?:|[A-Z][A-Z0-9_ ]{2,60}$|[\w ]{1,60} \(mask\)\s|[\w ]{1,60} not supported$|[\w -]{1,40} offload$|Delay drop$")
+    r"[A-Za-z][\w ]{0,60}(?:\([\w ]{1,16}\))?:|[A-Z][A-Z0-9_ ]{2,60}$|[\w ]{1,60} \(mask\)\s|[\w ]{1,60} not supported$"
+    r"|[\w -]{1,40} offload$|Delay drop$")
 
-_OF_HCA = {"transport": str, "fw_ver": str, "node_guid": str, "sys_image_guid": str, "vendor_id": str, "vendor_part_id": number,
-           "hw_ver": str, "board_id": str, "phys_port_cnt": number}
-_OF_PORT = {"state": str, "max_mtu": number, "active_mtu": number, "sm_lid": number, "port_lid": number, "port_lmc": str,
-            "link_layer": str, "max_msg_sz": str, "port_cap_flags": str, "port_cap_flags2": str, "max_vl_num": str,
-            "pkey_tbl_len": number, "gid_tbl_len": number, "active_width": str, "active_speed": str, "effective_speed": str,
-            "phys_state": str}
+_Reading = t.Callable[[str], t.Union[int, float, str]]
+_OF_HCA: dict[str, _Reading] = {
+    "transport": str, "fw_ver": str, "node_guid": str, "sys_image_guid": str, "vendor_id": str, "vendor_part_id": number,
+    "hw_ver": str, "board_id": str, "phys_port_cnt": number}
+_OF_PORT: dict[str, _Reading] = {
+    "state": str, "max_mtu": number, "active_mtu": number, "sm_lid": number, "port_lid": number, "port_lmc": str, "link_layer": str,
+    "max_msg_sz": str, "port_cap_flags": str, "port_cap_flags2": str, "max_vl_num": str, "pkey_tbl_len": number,
+    "gid_tbl_len": number, "active_width": str, "active_speed": str, "effective_speed": str, "phys_state": str}
 
 
 def _known(line: str) -> bool:
     """Whether a line is one that ibv_devinfo prints, whole."""
     line = line.strip()
     pair = key_value(line)
-    return bool(_GID.match(line)) or (pair is not None and (pair[0] in _OF_HCA or pair[0] in _OF_PORT or pair[0] in ("hca_id", "port")))
+    if pair is None:
+        return bool(_GID.match(line))
+    return pair[0] in _OF_HCA or pair[0] in _OF_PORT or pair[0] in ("hca_id", "port") or bool(_GID.match(line))
 
 
 class _Reader:

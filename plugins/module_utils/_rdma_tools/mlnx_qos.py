@@ -6,11 +6,21 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import Leftovers, bare, key_value, number, streams
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import (
+    Leftovers,
+    bare,
+    key_value,
+    number,
+    streams,
+)
 
 _ANCHOR = re.compile(r"DCBX mode:|Priority trust (?:state|mode)|PFC configuration:|prio:[0-9] dscp:|tc: [0-9]{1,3} |mlnx_qos: ")
+_SEAM = re.compile(  # where a line begins: web forms lose line ends
+    r"(?<=\S)(?=DCBX mode: |Priority trust (?:state|mode): |dscp2prio mapping:|prio:[0-9] dscp:|default priority:|Receive buffer size"
+    r"|Cable len: |PFC configuration:|priority  |enabled  |buffer  |tc: [0-9]|priority:  )")
 _DSCP = re.compile(r"prio:\s?([0-9]{1,2})\s{1,8}dscp:\s?([0-9, ]{0,512})")
-_CLASS = re.compile(r"tc:\s?([0-9]{1,2})\b(?:\s{1,4}ratelimit:\s?([^,]{0,32}))?(?:,\s?tsa:\s?([\w-]{0,32}))?(?:,\s?bw:\s?([0-9]{1,3})%)?")
+_CLASS = re.compile(
+    r"tc:\s?([0-9]{1,2})\b(?:\s{1,4}ratelimit:\s?([^,]{0,32}))?(?:,\s?tsa:\s?([\w-]{0,32}))?(?:,\s?bw:\s?([0-9]{1,3})%)?")
 _PRIORITY = re.compile(r"(?:priority|up):\s{0,8}([0-9]{1,2})$")
 _SOCKET_PRIORITY = re.compile(r"skprio:")  # the oldest versions list socket priorities below each class
 
@@ -22,10 +32,11 @@ def _numbers(text: str) -> list[int]:
 class _Reader:
     """Reads one interface's answer into `found`."""
 
-    def __init__(self, left: Leftovers) -> None:
+    def __init__(self, host: str, left: Leftovers) -> None:
         self.left = left
-        self.found: dict[str, t.Any] = {"trust": None, "dcbx": None, "pfc_enabled": None, "prio_of_dscp": {},
-                                        "buffer_of_prio": {}, "buffer_sizes": None, "max_buffer_size": None, "cable_len": None, "tcs": []}
+        self.found: dict[str, t.Any] = {
+            "trust": None, "dcbx": None, "pfc_enabled": None, "prio_of_dscp": {}, "buffer_of_prio": {}, "buffer_sizes": None,
+            "max_buffer_size": None, "cable_len": None, "default_priority": None, "tcs": [], **({"host": host} if host else {})}
         self._priorities: list[int] | None = None  # the header of the PFC table, while that is open
 
     def read(self, line: str) -> None:
@@ -66,7 +77,8 @@ class _Reader:
         if match:
             self._priorities = None
             tc, limit, tsa, share = match.groups()
-            tcs.append({"tc": int(tc), "ratelimit": limit, "tsa": tsa, "bw_percent": int(share) if share else None, "priorities": []})
+            tcs.append({"tc": int(tc), "ratelimit": limit, "tsa": tsa, "bw_percent": int(share) if share else None,
+                        "priorities": []})
             return True
         priority = _PRIORITY.match(line)
         if priority and tcs:
@@ -83,6 +95,8 @@ class _Reader:
             sizes, _, most = value.partition("max_buffer_size=")
             self.found["buffer_sizes"] = _numbers(sizes.partition("total_size=")[0])
             self.found["max_buffer_size"] = number(most) if most else None
+        elif key == "default priority":
+            self.found["default_priority"] = value
         elif key == "Cable len":
             self.found["cable_len"] = number(value)
         else:
@@ -101,18 +115,19 @@ def parse_mlnx_qos(text: str) -> dict[str, t.Any]:
 
     Returns trust and dcbx as printed, pfc_enabled (priorities with PFC; None where no PFC table was printed, which is not the
     same as none), prio_of_dscp ({DSCP: priority}), buffer_of_prio, buffer_sizes and max_buffer_size in bytes, cable_len in
-    metres, tcs (tc, ratelimit, tsa, bw_percent, priorities), answers (one such mapping an interface that the text answers for;
-    the keys above are those of the first), errors, unparsed. Never raises.
+    metres, default_priority as printed, tcs (tc, ratelimit, tsa, bw_percent, priorities), answers (one such mapping an
+    interface that the text answers for; the keys above are those of the first), errors, unparsed. Never raises.
     """
     left = Leftovers()
     answers: list[dict[str, t.Any]] = []
-    for host, lines in streams(text, _ANCHOR):
-        reader = _Reader(left)
+    for host, lines in streams(_SEAM.sub("\n", text), _ANCHOR):
+        reader = _Reader(host, left)
         for line in map(bare, lines):
             if reader.is_new_answer(line):
                 answers.append(reader.found)
-                reader = _Reader(left)
+                reader = _Reader(host, left)
             reader.read(line)
         answers.append(reader.found)
-    told = [answer for answer in answers if answer["trust"] or answer["dcbx"] or answer["tcs"] or answer["pfc_enabled"] is not None]
+    told = [answer for answer in answers
+            if answer["trust"] or answer["dcbx"] or answer["tcs"] or answer["pfc_enabled"] is not None]
     return {**(told or answers)[0], "answers": told, "errors": left.errors, "unparsed": left.unparsed}

@@ -9,10 +9,12 @@ import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import Leftovers, streams
 
-_GID = re.compile(r"(?=[^:]{0,4}:[^:]{0,4}:)[0-9a-fA-F:.]{2,64}$")
+_GID = re.compile(r"(?=[^:]{0,4}:[^:]{0,4}:)[0-9a-fA-FxX*:.]{2,64}$")  # x and *: digits that somebody blackened
 _IPV4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}$")
 _VERSION = re.compile(r"[vV][0-9](?:\.[0-9])?$")
-_ANCHOR = re.compile(r"\bDEV\s{1,8}PORT\b|[\w.-]{1,128}\s{1,16}[0-9]{1,3}\s{1,16}[0-9]{1,6}\s{1,16}[0-9a-f]{4}:|n_gids_found|show_gids: ")
+_ANCHOR = re.compile(
+    r"\bDEV\s{1,8}PORT\b|n_gids_found|show_gids: "
+    r"|(?<![\w.-])[\w.-]{1,128}\s{1,16}[0-9]{1,3}\s{1,16}[0-9]{1,6}\s{1,16}[0-9a-fA-FxX*]{1,4}:")
 _HEADER = re.compile(r"DEV\s{1,16}PORT\b|-{2,}\s")
 _FOUND = re.compile(r"n_gids_found\s?=\s?([0-9]{1,9})")
 _KINDS = frozenset({"roce", "ib/roce", "ib"})  # `RoCE v2`, where a version of the script prints the type whole
@@ -32,8 +34,9 @@ def _row(words: t.Sequence[str]) -> dict[str, t.Any] | None:
 
 
 def _address(gid: t.Mapping[str, t.Any]) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a GID stands for; blackened digits count as zeros, for its kind is in the first ones."""
     try:
-        address = ipaddress.IPv6Address(gid["gid"])
+        address = ipaddress.IPv6Address(re.sub("[xX*]", "0", gid["gid"]))
     except ValueError:
         return None
     return address.ipv4_mapped or address

@@ -23,6 +23,7 @@ _TERMINAL = re.compile(
 _INVISIBLE = dict.fromkeys(map(ord, "\x00\x07\x08\x1b\u200b\u200e\u200f\u2060\ufeff"))
 _LOOKALIKE = str.maketrans({"\r": "\n", "\x0b": "\n", "\x0c": "\n", "\xa0": " ", "\u202f": " ", "\u2007": " ",
                             "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\uff1a": ":"})
+_MARKUP = re.compile(r"</?(?:br|pre|code|span|font|div|p|b|strong|em|li|td|tr)\b[^<>\n]{0,256}>", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:#[0-9]{1,5}|amp|apos|gt|lt|nbsp|quot);")
 _LITERAL = {"\\r\\n": "\n", "\\n": "\n", "\\r": "\n", "\\t": "\t", '\\"': '"', "\\u001b": "\x1b", "\\x1b": "\x1b", "\\033": "\x1b"}
 _LITERAL_RE = re.compile("|".join(map(re.escape, _LITERAL)))
@@ -35,23 +36,29 @@ _LABEL = re.compile(
     r"|(?P<column>[\w./-]{1,128}[ \t]{0,32}\|[ \t]?)"
     r"|(?P<number>[ \t]{0,8}[0-9]{1,6}(?:[:|-]|\t)[ \t]?)"
     r"|(?P<host>[\w.@/-]{1,253}:[ \t]?)"
-    r"|(?P<quote>(?:>[ \t]?){1,16})"
+    r"|(?P<quote>[ \t]{0,8}(?:>[ \t]?){1,16})"
+    r"|(?P<remark>[ \t]{0,8}(?:#{1,4}|/{2,3}|\*|;|-)[ \t]?)"  # an answer kept in a comment of a script or program, or in a list
 )
 _RANK_OR_LINE = re.compile(r"[ \t]{0,8}[0-9]{1,6}(?:[:|-]|\t)")
-_CHANGING = frozenset({"time", "syslog", "number", "quote"})  # labels that differ from line to line: no stream of their own
+_CHANGING = frozenset({"time", "syslog", "number", "quote", "remark"})  # labels that differ from line to line: no stream of their own
 _MAX_LABELS = 3
 
 _RULE = re.compile(r"-{5,}\s*$")
 _ANSIBLE = re.compile(r"(\S{1,253}) \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE)!?(?: \| rc=\S{1,8})? (?:>>|=>)")
+_TOOLS = frozenset({"ibstat", "ibstatus", "ibv_devinfo", "ibv_devices", "ibdev2netdev", "show_gids", "mlnx_qos", "rdma", "dmesg"})
 _HEADING = re.compile(r"(?:==+>?|\*\*\*+)\s+([\w.@\[\],/-]{1,253})\s+(?:<?==+|\*\*\*+)\s*$")
-_PROMPT = re.compile(r"(?:\([\w.-]{1,64}\)\s?)?\[?[\w.-]{1,64}@(?P<host>[\w.-]{1,253})[: ][^#$%>\n]{0,128}[#$%>](?:\s|$)|[#$%]{1,6}\s\s?\S|\+ \S")
+_PROMPT = re.compile(
+    r"(?:\([\w.-]{1,64}\)\s?)?\[?[\w.-]{1,64}@(?P<host>[\w.-]{1,253})[: ][^#$%>\n]{0,128}[#$%>](?:\s|$)"
+    r"|[#$%]{1,6}\s\s?\S|\+ \S")
 _FENCE = re.compile(r"(?:```|~~~)\w*\s*$|--\s*$")
 
 _NOISE = re.compile(r"\b(?:ibwarn|ibpanic|ibdebug|libibverbs|libibumad): ")
 _COMMENT = re.compile(r"\s(?:(?:#|//)\s|<[-=]|[\u2190\u21d0\u2b05]).*$")  # one blank: `\s+` would be quadratic on long runs
+_EMPHASIS = re.compile(r"(?<![\w*`])(\*\*|`)([^*`\n]{1,256})\1(?![\w*`])")
 _FAILURE = re.compile(
-    r"ibpanic|libib\w+: (?:Warning|Fatal)|\b(?:fatal|fail(?:s|ed|ure)?|errors?|cannot|unable|unknown|invalid|denied|traceback|exception|killed|terminated|unreachable"
-    r"|segmentation|panic)\b|can't|couldn't|could not|wasn't|isn't|not (?:found|permitted|supported|available|implemented)"
+    r"ibpanic|libib\w+: (?:Warning|Fatal)|\b(?:fatal|fail(?:s|ed|ure)?|errors?|cannot|unable|unknown|invalid|denied"
+    r"|traceback|exception|killed|terminated|unreachable|segmentation|panic)\b"
+    r"|can't|couldn't|could not|wasn't|isn't|not (?:found|permitted|supported|available|implemented)"
     r"|no such|no ib devices|timed out|wrong ", re.IGNORECASE)
 _NUMBER = re.compile(  # bounded: int() refuses more than 4300 digits
     r"(?:(?P<hexadecimal>0x[0-9a-fA-F]{1,16})|(?P<decimal>[+-]?[0-9]{1,18}\.[0-9]{1,18})|(?P<integer>[+-]?[0-9]{1,18}))(?=[\s(,]|$)")
@@ -68,6 +75,7 @@ def clean(text: str) -> str:
     """Take away what a terminal, a web form or a log collector added to each character: colours, CRLF, escapes, curly quotes."""
     if text.count("\\n") > text.count("\n"):  # one long string of a JSON document or a program
         text = _LITERAL_RE.sub(lambda found: _LITERAL[found.group()], text)
+    text = _MARKUP.sub(lambda found: "\n" if found.group()[:3].lower() == "<br" else "", text)
     if _ENTITY.search(text):
         text = html.unescape(text)
     text = _TERMINAL.sub("", text.replace("\r\n", "\n"))
@@ -165,10 +173,10 @@ def _heading(lines: t.Sequence[str], number: int, line: str) -> str | None:
     if bare[0] == "-":
         return "" if _RULE.match(bare) or _FENCE.match(bare) else None
     if 0 < number < len(lines) - 1 and _RULE.match(lines[number - 1].strip()) and _RULE.match(lines[number + 1].strip()):
-        return bare.split(" (")[0]
+        return bare.split(" (")[0] if " " not in bare.split(" (")[0] else ""
     if bare[0] in "=*":
         match = _HEADING.match(bare)
-        return match.group(1) if match else None
+        return ("" if match.group(1) in _TOOLS else match.group(1)) if match else None
     if " | " in bare:
         match = _ANSIBLE.match(bare)
         return match.group(1) if match else None
@@ -208,11 +216,11 @@ def settle(lines: t.Sequence[str], known: t.Callable[[str], bool]) -> list[str]:
 
 
 def bare(line: str) -> str:
-    """A line without blanks, emphasis marks and trailing remarks (`# ...`, `<--- ...`)."""
+    """A line without blanks, pairs of emphasis marks and trailing remarks (`# ...`, `<--- ...`)."""
     line = line.strip()
     if "#" in line or "<" in line or "//" in line or not line.isascii():
-        line = _COMMENT.sub("", line)
-    return line.strip("*` \t") if line[:1] in "*`" or line[-1:] in "*`" else line
+        line = _COMMENT.sub("", line).rstrip()
+    return _EMPHASIS.sub(r"\2", line) if "**" in line or "`" in line else line
 
 
 def key_value(line: str) -> tuple[str, str] | None:

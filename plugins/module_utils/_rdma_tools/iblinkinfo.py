@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What `iblinkinfo` prints (infiniband-diags, iblinkinfo.c): blocks of nodes, or with `-l` one line a link."""
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.subnet import hosts_and_switches, rate_gbps
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import Leftovers, clean
+
+_HEADER = re.compile(r"(CA|Switch|Router|\?\?): (?:(0x[0-9a-f]{16}) )?(.{0,256}?):\s*$")
+_GUID = r"(?:(0x[0-9a-f]{16})\s{1,8})?"
+_PORT = r"([0-9]{1,6})\s{1,8}([0-9]{1,4})\[[ 0-9]{0,8}\]"  # LID, port, and in brackets the port's number on the chassis
+_NEAR = re.compile(_GUID + r"(?:\"\s{0,64}([^\"]{0,128})\"\s{1,8})?" + _PORT + r"\s{0,4}$")
+_FAR = re.compile(r"\s{0,16}" + _GUID + _PORT + r"\s{1,8}\"([^\"]{0,256})\"(?:\s{0,4}\((.{0,256}))?")
+
+
+def _link(line: str, header: tuple[str, str, str]) -> dict[str, t.Any] | None:
+    """One port and what it is connected to; None for a line that is none."""
+    before, opened, rest = line.partition("==(")
+    state, closed, after = rest.partition(")==>")
+    near = _NEAR.match(before.strip())
+    words, slash, physical = state.partition("/")
+    if not (opened and closed and slash and near):
+        return None
+    kind, guid, name = header
+    line_guid, line_name, lid, port = near.groups()
+    measures = words.split()
+    width = measures[0] if len(measures) > 1 and measures[0][-1] in "Xx" else ""
+    speed = " ".join(measures[1:-1]) if width else ""
+    far = _FAR.match(after)
+    return {
+        "node": line_name.strip() if line_name is not None else name, "node_type": kind, "guid": line_guid or guid, "lid": int(lid),
+        "port": int(port), "width": width, "speed": speed, "rate_gbps": rate_gbps(width, speed),
+        "state": measures[-1] if measures else "", "phys_state": (physical.split() or [""])[0],
+        "peer": far.group(4).strip() if far else "", "peer_type": "", "peer_guid": (far.group(1) or "") if far else "",
+        "peer_lid": int(far.group(2)) if far else None, "peer_port": int(far.group(3)) if far else None,
+        "note": (far.group(5) or "").strip(" )") if far else "",
+    }
+
+
+def _type_peers(links: t.Sequence[dict[str, t.Any]], nodes: t.Sequence[t.Mapping[str, t.Any]]) -> None:
+    """Say of each end what kind of node it is: by its block, else by its description (managed switches, hosts' HCA-1)."""
+    kinds = {node["name"]: node["type"] for node in nodes}
+    for link in links:
+        for end in ("node", "peer"):
+            name = link[end]
+            if not link[end + "_type"] and name:
+                link[end + "_type"] = kinds.get(name) or ("Switch" if name.startswith(("MF0;", "MT0;", "Quantum", "SwitchX")) else "CA")
+
+
+def parse_iblinkinfo(text: str) -> dict[str, t.Any]:
+    """Read the answer of iblinkinfo.
+
+    Returns nodes (type CA, Switch or Router, guid, name), links (node, node_type, guid, lid, port, width, speed of a lane as
+    printed, rate_gbps nominal, state, phys_state, peer, peer_type, peer_guid, peer_lid, peer_port, note such as `Could be
+    4X`), hosts and switches by short name (SHARP's aggregation nodes are neither), errors, unparsed. Never raises.
+    """
+    left = Leftovers()
+    nodes: list[dict[str, t.Any]] = []
+    links: list[dict[str, t.Any]] = []
+    header = ("", "", "")
+    for line in clean(text).split("\n"):
+        match = _HEADER.match(line.strip())
+        if match:
+            header = (match.group(1), match.group(2) or "", match.group(3).strip())
+            nodes.append(dict(zip(("type", "guid", "name"), header)))
+            continue
+        link = _link(line, header)
+        if link is None:
+            left.add(line)
+        else:
+            links.append(link)
+    _type_peers(links, nodes)
+    return {"nodes": nodes, "links": links, **hosts_and_switches(links, nodes), "errors": left.errors, "unparsed": left.unparsed}
