@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Names and types of a user's variables, held against the roles' specifications."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import role_specs
+
+SPECS = role_specs.Specs(
+    options={
+        "rdma": {
+            "rdma_expected_hcas": {"type": "int", "description": "x"},
+            "rdma_drivers": {"type": "list", "elements": "str", "choices": ["mlx5_core", "rdma_rxe"]},
+        },
+        "rdma_deep": {"rdma_deep_level": {"type": "str", "required": True}},
+    },
+    shared=frozenset({"gpufabric_gate"}),
+)
+
+
+@pytest.mark.parametrize("name", ["rdma_expected_hcas", "rdma_deep_level", "gpufabric_gate", "user_thing", "rdmax_hcas"])
+def test_right_and_foreign_names_pass(name: str) -> None:
+    assert role_specs.name_finding(name, "n1", SPECS) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "severity", "nearest"),
+    [
+        ("rdma_expected_hca", "error", "rdma_expected_hcas"),
+        ("rdma_driver", "error", "rdma_drivers"),
+        ("gpufabric_gates", "error", "gpufabric_gate"),
+        ("rdma_deep_levle", "error", "rdma_deep_level"),
+        ("rdma_core_package_of_ours", "warning", ""),
+    ],
+)
+def test_wrong_names_get_their_neighbour(name: str, severity: str, nearest: str) -> None:
+    finding = role_specs.name_finding(name, "n1", SPECS)
+    assert finding is not None and (finding.severity, finding.subject, finding.node) == (severity, name, "n1")
+    assert nearest in finding.fix
+
+
+@pytest.mark.parametrize("value", [8, "8"])
+def test_values_that_ansible_would_convert_pass(value: t.Any) -> None:
+    assert role_specs.type_finding("rdma_expected_hcas", value, "n1", SPECS) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rdma_expected_hcas", "eight"), ("rdma_expected_hcas", {"a": 1}), ("rdma_drivers", ["bnxt_re"]), ("rdma_drivers", 5.5)],
+)
+def test_wrong_values_are_shown_with_what_was_expected(name: str, value: t.Any) -> None:
+    finding = role_specs.type_finding(name, value, "n2", SPECS)
+    assert finding is not None and finding.severity == "error" and name in finding.evidence and finding.expected
+
+
+def test_one_extra_variable_gives_one_finding() -> None:
+    findings = [role_specs.name_finding("rdma_driver", node, SPECS) for node in ("n1", "n2")]
+    merged = role_specs.merge_common([f for f in findings if f], ["n1", "n2"])
+    assert [f.node for f in merged] == [""]
+    assert [f.node for f in role_specs.merge_common(merged[:0] + [f for f in findings[:1] if f], ["n1", "n2"])] == ["n1"]
+
+
+def test_the_collections_own_specs_hold_its_defaults() -> None:
+    """defaults/main.yml and meta/argument_specs.yml of each role name the same variables."""
+    import yaml
+
+    specs = role_specs.load_specs()
+    assert {"inputs", "node_facts", "fabric_report"} <= set(specs.options)
+    for role, options in specs.options.items():
+        defaults = yaml.safe_load((role_specs.COLLECTION / "roles" / role / "defaults/main.yml").read_text()) or {}
+        optional = {name for name, option in options.items() if "default" in option or not option.get("required")}
+        assert set(defaults) <= set(options), f"{role}: defaults without a spec"
+        with_default = {name for name in optional if "default" in options[name]}
+        assert with_default <= set(defaults), f"{role}: a spec states a default that defaults/main.yml lacks"
+        assert all(name.startswith(f"{role}_") for name in options), role
