@@ -58,7 +58,7 @@ def load_specs(collection: pathlib.Path = COLLECTION) -> Specs:
 def name_finding(name: str, node: str, specs: Specs) -> Finding | None:
     """What is wrong with a variable's name, or None. Only names that claim to be this collection's are judged."""
     role = specs.role_of(name)
-    if name in specs.shared or (role and name in specs.options[role]):
+    if not specs.concerns(name) or name in specs.shared or (role and name in specs.options[role]):
         return None
     known = list(specs.shared) if role is None else list(specs.options[role])
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=MISSPELT)
