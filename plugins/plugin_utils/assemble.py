@@ -37,21 +37,22 @@ def assemble(
     """
     nodes = list(inputs["nodes"])
     asked = [node for node in nodes if node not in set(inputs["bad_nodes"])]
-    findings = [Finding.from_dict(entry) for entry in inputs["findings"]]
+    part_of = {Finding.from_dict(entry): "inputs" for entry in inputs["findings"]}
     for section in SECTIONS:
         absent = NO_ANSWER if section is NODE else None
-        findings += judge_section(
-            section, {node: results[section.name].get(node) or absent for node in asked}, settings[section.name]
-        )
+        registered = {node: results[section.name].get(node) or absent for node in asked}
+        part_of.update(dict.fromkeys(judge_section(section, registered, settings[section.name]), section.name))
     observed = {
         node: {s.name: cleaned(r) for s in SECTIONS if (r := results[s.name].get(node)) and s.answered(r)}
         for node in nodes
     }
     ran = [s.name for s in SECTIONS if s is not NODE and any(s.name in have for have in observed.values())]
-    registered = {node: {s.name for s in SECTIONS if results[s.name].get(node)} for node in asked}
-    findings += lost_in_the_middle([node for node in asked if NODE.name in observed[node]], registered, ran)
+    have = {node: {s.name for s in SECTIONS if results[s.name].get(node)} for node in asked}
+    lost = lost_in_the_middle([node for node in asked if NODE.name in observed[node]], have, ran)
+    part_of.update({finding: finding.subject for finding in lost})
     part = benchmark_part(results[BENCHMARK.name], settings[BENCHMARK.name], observed)
-    findings = worst_first(findings + part.findings)
+    part_of.update(dict.fromkeys(part.findings, BENCHMARK.name))
+    findings = worst_first(part_of)
     judged = bool(ran) or bool(part.verdicts)
     verdict = decide(findings, judged, "no node gave a result")
     return {
@@ -65,7 +66,7 @@ def assemble(
         "nodes": observed,
         "benchmark": part.benchmark,
         "verdicts": part.verdicts,
-        "findings": [finding.as_dict() for finding in findings],
+        "findings": [{**finding.as_dict(), "part": part_of[finding]} for finding in findings],
         "notes": part.notes,
         "verdict": verdict.as_dict(),
         "logs": part.logs,

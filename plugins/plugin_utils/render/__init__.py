@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.html import render_html
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.junit import render_junit
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.markdown import render_markdown
 
 RENDERERS: dict[str, t.Callable[[t.Mapping[str, t.Any]], str]] = {
+    "report.html": render_html,
     "report.md": render_markdown,
+    "junit.xml": render_junit,
 }

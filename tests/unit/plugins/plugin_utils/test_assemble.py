@@ -22,7 +22,9 @@ def node(name: str, **changes: t.Any) -> dict[str, t.Any]:
     return {"observed": {**observed, **changes}, "invocation": {"module_args": {}}, "failed": False}
 
 
-def run(results: dict[str, dict[str, t.Any]], nodes: t.Sequence[str] = ("n1", "n2"), **inputs: t.Any) -> dict[str, t.Any]:
+def run(
+    results: dict[str, dict[str, t.Any]], nodes: t.Sequence[str] = ("n1", "n2"), **inputs: t.Any
+) -> dict[str, t.Any]:
     everything = {section.name: results.get(section.name, {}) for section in (*SECTIONS, BENCHMARK)}
     settings = {section.name: {n: {} for n in nodes} for section in (*SECTIONS, BENCHMARK)}
     started = {"run_id": "20260101T000000Z-0a1b", "started": "2026-01-01T00:00:00+00:00", "nodes": list(nodes)}
@@ -44,7 +46,11 @@ def test_a_node_that_never_came_into_the_play_is_named() -> None:
 
 
 def test_a_node_without_python_is_told_apart_from_a_dead_one() -> None:
-    broken = {"msg": "The module failed to execute correctly", "module_stderr": "/usr/bin/python3: not found", "rc": 127}
+    broken = {
+        "msg": "The module failed to execute correctly",
+        "module_stderr": "/usr/bin/python3: not found",
+        "rc": 127,
+    }
     finding = run({"node": {"n1": node("n1"), "n2": broken}})["findings"][0]
     assert (finding["id"], finding["subject"]) == ("node_unusable", "Python") and "not found" in finding["evidence"]
 

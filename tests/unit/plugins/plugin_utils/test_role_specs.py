@@ -21,7 +21,9 @@ SPECS = role_specs.Specs(
 )
 
 
-@pytest.mark.parametrize("name", ["rdma_expected_hcas", "rdma_deep_level", "gpufabric_gate", "user_thing", "rdmax_hcas"])
+@pytest.mark.parametrize(
+    "name", ["rdma_expected_hcas", "rdma_deep_level", "gpufabric_gate", "user_thing", "rdmax_hcas"]
+)
 def test_right_and_foreign_names_pass(name: str) -> None:
     assert role_specs.name_finding(name, "n1", SPECS) is None
 
@@ -49,7 +51,12 @@ def test_values_that_ansible_would_convert_pass(value: t.Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("rdma_expected_hcas", "eight"), ("rdma_expected_hcas", {"a": 1}), ("rdma_drivers", ["bnxt_re"]), ("rdma_drivers", 5.5)],
+    [
+        ("rdma_expected_hcas", "eight"),
+        ("rdma_expected_hcas", {"a": 1}),
+        ("rdma_drivers", ["bnxt_re"]),
+        ("rdma_drivers", 5.5),
+    ],
 )
 def test_wrong_values_are_shown_with_what_was_expected(name: str, value: t.Any) -> None:
     finding = role_specs.type_finding(name, value, "n2", SPECS)
@@ -60,7 +67,9 @@ def test_one_extra_variable_gives_one_finding() -> None:
     findings = [role_specs.name_finding("rdma_driver", node, SPECS) for node in ("n1", "n2")]
     merged = role_specs.merge_common([f for f in findings if f], ["n1", "n2"])
     assert [f.node for f in merged] == [""]
-    assert [f.node for f in role_specs.merge_common(merged[:0] + [f for f in findings[:1] if f], ["n1", "n2"])] == ["n1"]
+    assert [f.node for f in role_specs.merge_common(merged[:0] + [f for f in findings[:1] if f], ["n1", "n2"])] == [
+        "n1"
+    ]
 
 
 def test_the_collections_own_specs_hold_its_defaults() -> None:

@@ -1,0 +1,48 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""report.html: one self-contained file that opens offline."""
+
+from __future__ import annotations
+
+import pathlib
+import typing as t
+
+import jinja2
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.charts import busbw_charts, plotly_script
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import SECTIONS
+
+HERE = pathlib.Path(__file__).parent
+
+
+def render_html(record: t.Mapping[str, t.Any]) -> str:
+    """The whole report of a run record. Everything from the record is escaped; charts are Plotly's own HTML."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    charts = busbw_charts(record)
+    return environment.get_template("report.html.j2").render(
+        record=record,
+        charts=charts,
+        plotly_script=plotly_script() if charts else "",
+        parts=[section.name for section in SECTIONS],
+        cells=node_matrix(record),
+    )
+
+
+def node_matrix(record: t.Mapping[str, t.Any]) -> dict[str, dict[str, str]]:
+    """{node: {part: error, warning, ok or "not observed"}}: a finding counts for the part whose judge made it."""
+    matrix = {
+        node: {s.name: "ok" if s.name in record["nodes"].get(node, {}) else "not observed" for s in SECTIONS}
+        for node in record["inventory"]
+    }
+    for finding in record["findings"]:
+        cell = matrix.get(finding["node"])
+        part = finding["part"]
+        if cell is not None and part in cell and finding["severity"] != "notice" and cell[part] != "error":
+            cell[part] = finding["severity"]
+    return matrix
