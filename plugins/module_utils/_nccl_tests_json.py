@@ -33,38 +33,39 @@ def mend(text: str) -> str:
     '{"results":[{"size":8}]}'
     """
     pieces: list[str] = []
-    stack: list[str] = []
-    kept, kept_stack = 0, ""
+    closers: list[str] = []
+    kept, depth = 0, 0  # how many pieces end with a complete value, and how many containers are open behind them
     for match in _TOKEN.finditer(text):
         token = match.group(0)
         if token in _CLOSER:
-            stack.append(_CLOSER[token])
-        elif token in "}]" and len(token) == 1:
-            if not stack or stack[-1] != token:
+            closers.append(_CLOSER[token])
+        elif token in ("}", "]"):
+            if not closers or closers.pop() != token:
                 break
-            stack.pop()
+            kept, depth = len(pieces) + 1, len(closers)
         elif token == '"':  # a string that never ends
             break
         elif token == ",":
-            kept, kept_stack = len(pieces), "".join(reversed(stack))
+            kept, depth = len(pieces), len(closers)
         elif _NOT_JSON_NUMBER.fullmatch(token):
             token = f'"{token}"'
         pieces.append(token)
-        if token in _CLOSER or token in ("}", "]"):
-            kept, kept_stack = len(pieces), "".join(reversed(stack))
-            if not stack:
-                break
-    return "".join(pieces[:kept]) + kept_stack
+        if kept == len(pieces) and depth == 0:
+            break
+    # No container was closed behind the last piece kept, or it would have been kept later: the outermost are still its own.
+    return "".join(pieces[:kept]) + "".join(reversed(closers[:depth]))
 
 
 def load(text: str) -> t.Any:
     """The document, mended where it must be; None where nothing of it can be read."""
-    for attempt in (lambda: text, lambda: mend(text)):
-        try:
-            return json.loads(attempt())
-        except (ValueError, RecursionError):
-            continue
-    return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return json.loads(mend(text))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _number(value: t.Any) -> Number | None:
@@ -103,7 +104,7 @@ def _half(result: dict[str, t.Any], name: str) -> Half | None:
     if name not in result:
         return None
     values = _mapping(result[name])
-    if values and "bus_bw" not in values:
+    if values and not {"bus_bw", "nwrong"} <= values.keys():
         return None
     half = Half(
         time_us=_number(values.get("time", values.get("cpu_time"))),
@@ -166,9 +167,7 @@ def _options(config: dict[str, t.Any]) -> dict[str, t.Any]:
         "graph": "graph",
         "per_iter_skip": "per_iteration_skip",
     }
-    options: dict[str, t.Any] = {
-        ours: _whole(config.get(theirs)) for theirs, ours in names.items() if theirs in config
-    }
+    options: dict[str, t.Any] = {ours: _whole(config.get(theirs)) for theirs, ours in names.items() if theirs in config}
     for kind in ("factor", "bytes"):
         if f"step_{kind}" in config:
             options["step"], options["step_kind"] = _whole(config[f"step_{kind}"]), kind

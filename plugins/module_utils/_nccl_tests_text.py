@@ -28,8 +28,10 @@ _REDOP = re.compile(r"\s{1,80}(?!(?:nan|inf)\b)([a-z][a-z0-9_]{1,15})(?=\s|$)")
 _ROOT = re.compile(r"\s{1,80}(-?\d{1,6})(?![\d.eE])")
 # A value may be glued to whatever another process wrote: "0node7: Test NCCL failure".
 _VALUE = re.compile(r"\s{0,200}((?:N/A|[-+]?(?:nan|inf)|[-+]?\d{1,20}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[X.]{2,20}))")
+_GLUED_HOST = re.compile(r"(\S{1,256}?):\d{1,10}:\d{1,10} \[|(\S{1,256}): Test (?:CUDA|NCCL|timeout)")
 _STAMP = re.compile(r"\s{1,80}(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _HEADER = re.compile(r"\b(?:size|bytes)\s+(?:count|N)\s+type\b(.*)")
+_LONGEST_ROW = 4000  # characters, what may be glued behind it included
 _BLANK_HALF = 24  # writeBenchMarkLineNullBody() leaves 32 blanks where the out-of-place half would stand
 
 _OPTIONS = re.compile(r"\bnThreads?\b:?\s*\d+\s+nGpus\b")
@@ -51,6 +53,7 @@ _OPTION_NAMES = {
 _VERSION = re.compile(r"nccl-tests version (\S+)(?: nccl-headers=(\d+))?(?: nccl-library=(\d+))?")
 _COMPILED = re.compile(r"NCCL Tests compiled with NCCL (\S+)")
 _NCCL_VERSION = re.compile(r"\bR?NCCL version\s*:?\s*(\d[\w.+\-]*)")
+_LOG_PREFIX = re.compile(r"\s{0,8}([^\s:]{1,256}):\d{1,10}:\d{1,10} \[")
 _STARTING = re.compile(r"Collective test starting: (\S+)")
 _DEVICE = re.compile(
     r"\bRank\s+(\d{1,7})(?:\s+Group\s+(\d{1,7}))?(?:\s+Pid\s+(\d{1,10}))?\s+on\s+(\S{1,256})\s+device\s+(\d{1,5})"
@@ -191,7 +194,8 @@ class _TextReader:
         self.layout = _UNKNOWN_LAYOUT
         self.in_place_announced = False
         self.pending: _Pending | None = None
-        self.ranks_in_run: set[tuple[int, int | None]] = set()
+        self.ranks_in_run: set[int] = set()
+        self.hosts: set[str] = set()
         self.old_failures: list[dict[str, t.Any]] = []
 
     # -- tables ------------------------------------------------------------------------------------------------------
@@ -235,11 +239,10 @@ class _TextReader:
             rooted = len(tokens) % 4 == 1 or (len(tokens) < 8 and bool(tokens) and tokens[0] == "-1")
         found = _ROOT.match(line, position)
         if rooted and found:
-            root, position = int(found.group(1)), found.end()
+            end = self._unglued(line, found.start(1), found.end())
+            root, position = int(line[found.start(1) : end]), end
             tokens, end, stamp = self._values(line, position)
-        self.pending = _Pending(
-            int(match.group(1)), int(match.group(2)), match.group(3), redop, root, self.layout
-        )
+        self.pending = _Pending(int(match.group(1)), int(match.group(2)), match.group(3), redop, root, self.layout)
         gap = len(line[position:]) - len(line[position:].lstrip())
         self.pending.leading_blank = gap >= _BLANK_HALF
         self.extend(tokens, stamp)
@@ -254,13 +257,25 @@ class _TextReader:
             if found:
                 return tokens, found.end(), found.group(1)
             found = _VALUE.match(line, position)
-            if not found or (tokens and found.start() == found.start(1)):
-                break
-            tokens.append(found.group(1))
-            position = found.end()
+            if not found or (found.start(1) == position > 0 and not line[position - 1].isspace()):
+                break  # a value never follows another one, or a name, without a blank
+            position = self._unglued(line, found.start(1), found.end())
+            tokens.append(line[found.start(1) : position])
             if position < len(line) and not line[position].isspace():
                 break  # glued to foreign text: nothing behind it is ours
         return tokens, position, stamp
+
+    def _unglued(self, line: str, start: int, end: int) -> int:
+        """Where a value really ends that a host name beginning with a digit may be glued to ("-1" and "10-2-0-7:311:311 [0]")."""
+        if end == len(line) or line[end].isspace():
+            return end
+        found = _GLUED_HOST.match(line, start)
+        glued = found.group(1) or found.group(2) if found else ""
+        for host in self.hosts:
+            at = start + len(glued) - len(host)
+            if glued.endswith(host) and start < at < end and _VALUE.fullmatch(line, start, at):
+                return at
+        return end
 
     def extend(self, tokens: list[str], stamp: str | None) -> None:
         pending = self.pending
@@ -285,10 +300,20 @@ class _TextReader:
             tokens, end, stamp = self._values(line, start)
             if not tokens or not (line[:1].isspace() or start):
                 continue
-            if line[end:].strip() == "" and len(self.pending.tokens) + len(tokens) <= sum(self.pending.layout.widths):
+            rest = line[end:]
+            if rest[:1].isspace() and rest.strip():
+                continue  # values of another line, not the rest of this one
+            if len(self.pending.tokens) + len(tokens) <= sum(self.pending.layout.widths):
                 self.extend(tokens, stamp)
+                self.rest(rest)
                 return True
         return False
+
+    def rest(self, glued: str) -> None:
+        """Read what another process wrote right behind a value."""
+        if glued.strip():
+            self.failures(glued)
+            self.other(glued)
 
     # -- lines -------------------------------------------------------------------------------------------------------
 
@@ -316,10 +341,10 @@ class _TextReader:
                 "name": name.strip().rstrip("\"',"),
             }
         )
-        seen = (int(rank), None)
-        if seen in self.ranks_in_run:
+        self.hosts.add(host)
+        if int(rank) in self.ranks_in_run:
             self.output.rank_twice = True
-        self.ranks_in_run.add(seen)
+        self.ranks_in_run.add(int(rank))
         self.output.ranks = max(self.output.ranks or 0, int(rank) + 1)
 
     def preamble(self, line: str) -> bool:
@@ -348,19 +373,22 @@ class _TextReader:
                     if value:
                         table.version[key] = int(value)
                 return True
-        match = _STARTING.search(line) if "Collective test starting" in line else None
-        if match:
-            table = self.table_about_to_begin()
-            table.program, table.collective = match.group(1), collective_of(match.group(1))
-            return True
-        match = _COMPILED.search(line) if "compiled with NCCL" in line else None
-        if match:
-            self.table_about_to_begin().version = {"compiled_with_nccl": match.group(1)}
-            return True
-        match = _REDUCING.search(line) if "Reducing maxBytes" in line else None
-        if match:
-            self.table_about_to_begin().max_bytes_reduced_to = int(match.group(1))
-            return True
+        if "Collective test starting" in line:
+            match = _STARTING.search(line)
+            if match:
+                table = self.table_about_to_begin()
+                table.program, table.collective = match.group(1), collective_of(match.group(1))
+                return True
+        if "compiled with NCCL" in line:
+            match = _COMPILED.search(line)
+            if match:
+                self.table_about_to_begin().version = {"compiled_with_nccl": match.group(1)}
+                return True
+        if "Reducing maxBytes" in line:
+            match = _REDUCING.search(line)
+            if match:
+                self.table_about_to_begin().max_bytes_reduced_to = int(match.group(1))
+                return True
         return False
 
     def footer(self, line: str) -> bool:
@@ -417,13 +445,17 @@ class _TextReader:
         self.output.fail_on(host)
 
     def other(self, line: str) -> None:
-        if "NCCL version" in line and self.output.nccl_version is None:
-            match = _NCCL_VERSION.search(line)
-            if match:
-                self.output.nccl_version = match.group(1)
-        match = _JSON_AT.search(line) if "JSON output" in line else None
-        if match:
-            self.output.json_path = match.group(1)
+        if "NCCL" in line:
+            prefix = _LOG_PREFIX.match(line)
+            if prefix and len(self.hosts) < 10_000:
+                self.hosts.add(prefix.group(1))
+            version = _NCCL_VERSION.search(line) if self.output.nccl_version is None else None
+            if version:
+                self.output.nccl_version = version.group(1)
+        if "JSON output" in line:
+            written = _JSON_AT.search(line)
+            if written:
+                self.output.json_path = written.group(1)
         match = _ERRORS.match(line)
         if match and len(self.output.errors) < 1000:
             self.output.errors.append(match.group(1).strip()[:500])
@@ -432,16 +464,13 @@ class _TextReader:
         if "out-of-place" in line:
             self.in_place_announced = "in-place" in line
             return
-        match = _HEADER.search(line) if "type" in line else None
-        if match and ("algbw" in line or "time" in line or line.lstrip().startswith("#")):
-            self.header(match.group(1).split())
+        header = _HEADER.search(line) if "type" in line else None
+        if header and ("algbw" in line or "time" in line or line.lstrip().startswith("#")):
+            self.header(header.group(1).split())
             return
-        match = _ROW.search(line) if len(line) < 4000 else None
-        if match:
-            rest = self.row(match, line)
-            if rest.strip():
-                self.failures(rest)
-                self.other(rest)
+        row = _ROW.search(line) if len(line) < _LONGEST_ROW else None
+        if row:
+            self.rest(self.row(row, line))
             return
         if self.continuation(line) or self.preamble(line) or self.footer(line):
             return
