@@ -25,7 +25,13 @@ USABLE = ("loaded", "builtin")
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,54}$")
 _MODULE_FILE = re.compile(r"\.ko(\.(gz|xz|zst))?$")
 _PRIOR = "loaded"
-_MODPROBE_D = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+_MODPROBE_D = (
+    "/etc/modprobe.d",
+    "/run/modprobe.d",
+    "/usr/local/lib/modprobe.d",
+    "/usr/lib/modprobe.d",
+    "/lib/modprobe.d",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +63,11 @@ class ModuleState:
     def obtainable(self) -> bool:
         """Whether it is in the kernel or modprobe would find it."""
         return self.usable or self.status == "available"
+
+    @property
+    def persistent(self) -> bool:
+        """Whether systemd-modules-load should load it at boot: what is built in needs nobody, what is missing fails."""
+        return self.obtainable and self.status != "builtin"
 
     def as_dict(self) -> dict[str, t.Any]:
         return dataclasses.asdict(self)
@@ -90,6 +101,11 @@ class KernelModules:
         """The running kernel's release, "" where nothing says it."""
         found = self._fs.read_value("/proc/sys/kernel/osrelease")
         return found or (os.uname().release if self._fs.is_live else "")
+
+    @property
+    def knows_modules(self) -> bool:
+        """Whether this node says at all which modules its kernel has (a container often does not)."""
+        return self._fs.is_dir(f"/lib/modules/{self.release}")
 
     def state(self, name: str) -> ModuleState:
         """Observe one module; changes nothing, loads nothing."""
@@ -160,7 +176,7 @@ class KernelModules:
             return "builtin", f"/lib/modules/{self.release}/modules.builtin"
         if self._fs.is_dir(f"/sys/module/{name}") and not self._fs.exists(f"/sys/module/{name}/initstate"):
             return "builtin", f"/sys/module/{name}"
-        if not self._fs.is_dir(f"/lib/modules/{self.release}"):
+        if not self.knows_modules:
             return "absent", (
                 f"/lib/modules/{self.release} does not exist: a container, or the kernel was updated without a reboot"
             )
@@ -183,10 +199,10 @@ class KernelModules:
                 return f"/proc/cmdline: {word}"
         for path in (path for directory in _MODPROBE_D for path in self._fs.glob(directory, "*.conf")):
             for number, line in enumerate((self._fs.read_value(path) or "").splitlines(), 1):
-                words = line.split()
-                if len(words) >= 3 and words[0] == "install" and words[1].replace("-", "_") == name:
-                    if os.path.basename(words[2]) in ("false", "true"):
-                        return f"{path}:{number}: {line.strip()}"
+                words = [*line.split(), "", "", ""][:3]
+                refuses = os.path.basename(words[2]) in ("false", "true")
+                if words[0] == "install" and words[1].replace("-", "_") == name and refuses:
+                    return f"{path}:{number}: {line.strip()}"
         return ""
 
     def _loaded(self) -> set[str]:

@@ -11,7 +11,7 @@ version_added: 0.1.0
 author:
   - gpufabric.cluster contributors (@gpufabric)
 description:
-  - Loads every module in one call, and lists those that this kernel has in C(/etc/modules-load.d/gpufabric-<owner>.conf).
+  - Loads every module in one call, and lists those that this kernel has as a file in C(/etc/modules-load.d/gpufabric-<owner>.conf).
   - A module that the kernel lacks is reported, never a failure, and is kept out of the file, since it would make
     C(systemd-modules-load.service) fail at boot.
   - Which modules were loaded before the first call is remembered below C(/var/lib/gpufabric/prior).
@@ -132,7 +132,7 @@ def main() -> None:
         else:
             states = kernel.load(module.params["modules"], check)
             kernel.give_back(keep=[state.name for state in states], check=check)
-            persisted = [state.name for state in states if state.obtainable]
+            persisted = [state.name for state in states if state.persistent]
             outcomes = files.apply([modules_load_file(owner, persisted)] if persisted else [], check=check)
     except (ValueError, OSError, CorruptStateError) as error:
         module.fail_json(msg=str(error))

@@ -1,0 +1,30 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Filters for kernel parameters; each is described in the file of its name beside this one."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sysctl_profiles import resolve
+
+
+def sysctl_settings(
+    profile: str,
+    overrides: t.Mapping[str, t.Any] | None = None,
+    qdisc: str = "",
+    link_gbps: float = 0,
+    rtt_us: float = 0,
+) -> list[dict[str, str]]:
+    """See sysctl_profiles.resolve()."""
+    try:
+        return resolve(profile, overrides, qdisc, link_gbps, rtt_us)
+    except ValueError as error:
+        raise AnsibleFilterError(str(error)) from error
+
+
+class FilterModule:
+    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+        return {"sysctl_settings": sysctl_settings}
