@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import Leftovers, streams
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import SHELL, Leftovers, streams
 
 _ARROW = re.compile(r"<?={1,8}>")
 _PORT = re.compile(r"\sport\s{1,16}([0-9]{1,6})\s{0,16}(?:\(([\w -]{1,32})\)\s{0,16})?$")
@@ -15,7 +15,7 @@ _PCI = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]\
 _VERBOSE = re.compile(r"([0-9a-fA-F:.]{12,16})\s{1,8}(\S{1,128})\s{1,8}\(([^()]{0,128})\)(.*)$")
 _ANCHOR = re.compile(
     r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F] \S{1,128} \("
-    r"|(?<![\w.-])[\w.-]{1,128}\s{1,16}port\s{1,16}[0-9]{1,6}\s{1,16}<?={1,8}>|ibdev2netdev: ")
+    r"|(?<![\w.-])[\w.-]{1,128}\s{1,16}port\s{1,16}[0-9]{1,6}\s{1,16}<?={1,8}>|" + SHELL + r"ibdev2netdev: ")
 
 
 def _entry(line: str) -> dict[str, t.Any] | None:

@@ -33,7 +33,7 @@ def _link(line: str, header: tuple[str, str, str]) -> dict[str, t.Any] | None:
     return {
         "node": line_name.strip() if line_name is not None else name, "node_type": kind, "guid": line_guid or guid, "lid": int(lid),
         "port": int(port), "width": width, "speed": speed, "rate_gbps": rate_gbps(width, speed),
-        "state": measures[-1] if measures else "", "phys_state": (physical.split() or [""])[0],
+        "state": measures[-1] if measures else "", "phys_state": (physical.split() or [""])[0].rstrip(")"),
         "peer": far.group(4).strip() if far else "", "peer_type": "", "peer_guid": (far.group(1) or "") if far else "",
         "peer_lid": int(far.group(2)) if far else None, "peer_port": int(far.group(3)) if far else None,
         "note": (far.group(5) or "").strip(" )") if far else "",

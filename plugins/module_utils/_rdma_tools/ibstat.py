@@ -7,6 +7,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import (
+    SHELL,
     Leftovers,
     bare,
     key_value,
@@ -18,9 +19,9 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
 _KINDS = r"(?:CA|Switch|Router|iWARP[ ]RNIC|\?\?\?)"  # ??? stands for a node type that ibstat does not know, such as EFA's
 _HEADER = re.compile(_KINDS + r"""[ \t]{0,4}:?[ \t]{0,4}
     (?:'([^']{1,128})' | "([^"]{1,128})" | `([^`']{1,128})['`] | (?=[^0-9\s]{1,64}[0-9]) ([\w.-]{1,128})$)""", re.VERBOSE)
-_ANCHOR = re.compile(_KINDS + r"[ \t]{0,4}:?[ \t]{0,4}['\"`]|ib(?:panic|warn): |ibstat: |ibstat:? command not found")
+_ANCHOR = re.compile(_KINDS + r"[ \t]{0,4}:?[ \t]{0,4}['\"`]|ib(?:panic|warn): |" + SHELL + r"ibstat: ")
 _PORT = re.compile(r"Port[ \t]{1,4}([0-9]{1,6})[ \t]{0,4}:?$")
-_NAME = re.compile(r"[A-Za-z][\w.-]{0,127}$")  # a line of `ibstat -l`
+_NAME = re.compile(r"(?=[\w.-]{0,127}[a-z])(?=[\w.-]{1,127}[0-9])[A-Za-z][\w.-]{0,127}$")  # a line of `ibstat -l`
 _GUID = re.compile(r"0x[0-9a-fA-F]{16}$")  # a line of `ibstat -p`
 _UNREADABLE = re.compile(r"stat of IB device ['\"`]?([^'\"`\s]{1,128})['\"`]? failed")
 _FOREIGN = re.compile(r"Infiniband device |hca_id:|link \S{1,128}/[0-9]|DEV\s|#####")  # another tool's answer in the same text
@@ -54,7 +55,8 @@ class _Reader:
         self.host = host
         self.left = left
         self.cas: list[dict[str, t.Any]] = []
-        self.names: list[str] = []
+        self._names: list[tuple[str, bool]] = []  # (name, whether it stood alone on its line)
+        self._strange = 0
         self.unreadable: list[str] = []
         self.port_guids: list[str] = []
         self._ca: dict[str, t.Any] | None = None
@@ -82,7 +84,7 @@ class _Reader:
         if self.host:
             self._ca["host"] = self.host
         self.cas.append(self._ca)
-        self.names.append(name)
+        self._names.append((name, False))
 
     def _in_block(self, line: str) -> bool:
         """Take a line that belongs to the CA that is open; False for any other."""
@@ -116,10 +118,19 @@ class _Reader:
     def _outside(self, line: str) -> None:
         if _GUID.match(line):
             self.port_guids.append(line)
-        elif self._ca is None and _NAME.match(line) and any(character.isdigit() for character in line):
-            self.names.append(line)
-        else:
+        elif self._ca is None and _NAME.match(line):
+            self._names.append((line, True))
+        elif line:
+            self._strange += 1
             self.left.add(line)
+
+    def names(self) -> list[str]:
+        """The names of CAs in their order; single words in the midst of other programs' lines are none of `ibstat -l`."""
+        listed = sum(alone for _, alone in self._names) >= self._strange
+        for name, alone in self._names:
+            if alone and not listed:
+                self.left.add(name)
+        return [name for name, alone in self._names if listed or not alone]
 
 
 def parse_ibstat(text: str) -> dict[str, t.Any]:
@@ -137,7 +148,7 @@ def parse_ibstat(text: str) -> dict[str, t.Any]:
         for line in settle(lines, _known):
             reader.read(bare(line))
         answer["cas"] += reader.cas
-        answer["ca_names"] += reader.names
+        answer["ca_names"] += reader.names()
         answer["port_guids"] += reader.port_guids
         answer["unreadable_ca"] += reader.unreadable
     for key in ("ca_names", "unreadable_ca"):

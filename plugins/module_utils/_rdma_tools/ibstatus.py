@@ -7,6 +7,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import (
+    SHELL,
     Leftovers,
     bare,
     key_value,
@@ -16,7 +17,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
 )
 
 _HEADER = re.compile(r"Infiniband device ['\"`]?([^'\"`\s]{1,128})['\"`]? port ([0-9]{1,6})", re.IGNORECASE)
-_ANCHOR = re.compile(r"Infiniband device |Fatal error: |ibstatus: ", re.IGNORECASE)
+_ANCHOR = re.compile(r"Infiniband device |Fatal error: |" + SHELL + r"ibstatus: ", re.IGNORECASE)
 _CODED = re.compile(r"(-?[0-9]{1,4}):\s?(.*)$")  # the kernel's `4: ACTIVE`
 _RATE = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,3})?")
 _FOREIGN = re.compile(r"CA\b|hca_id:|link \S{1,128}/[0-9]|DEV\s|#####")  # another tool's answer in the same text

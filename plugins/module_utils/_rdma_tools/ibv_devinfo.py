@@ -7,6 +7,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import (
+    SHELL,
     Leftovers,
     bare,
     is_failure,
@@ -17,7 +18,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
 )
 
 _HEADER = re.compile(r"hca_id:\s*(\S{1,128})$")
-_ANCHOR = re.compile(r"hca_id:|libibverbs: |[0-9]{1,4} HCAs? found:|No IB devices found|ibv_devinfo: ")
+_ANCHOR = re.compile(r"hca_id:|libibverbs: |[0-9]{1,4} HCAs? found:|No IB devices found|" + SHELL + r"ibv_devinfo: ")
 _PORT = re.compile(r"port:\s*([0-9]{1,6})$")
 _GID = re.compile(r"GID\[\s{0,8}([0-9]{1,6})\]:?\s*([0-9a-fA-F:.]{2,64})(?:%\S{1,32})?(?:,\s*(\S.*))?$")
 _LISTED = re.compile(r"([0-9]{1,4}) HCAs? found:?$")

@@ -7,6 +7,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import (
+    SHELL,
     Leftovers,
     bare,
     key_value,
@@ -14,8 +15,10 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
     streams,
 )
 
-_ANCHOR = re.compile(r"DCBX mode:|Priority trust (?:state|mode)|PFC configuration:|prio:[0-9] dscp:|tc: [0-9]{1,3} |mlnx_qos: ")
-_SEAM = re.compile(  # where a line begins: web forms lose line ends
+_ANCHOR = re.compile(
+    r"DCBX mode:|Priority trust (?:state|mode)|PFC configuration:|prio:[0-9] dscp:|tc: [0-9]{1,3} |" + SHELL + r"mlnx_qos: ")
+_JOINED = re.compile(r"DCBX mode:[^\n]{1,80}Priority trust|PFC configuration:[^\n]{0,8}priority")  # web forms lose line ends
+_SEAM = re.compile(  # where a line begins
     r"(?<=\S)(?=DCBX mode: |Priority trust (?:state|mode): |dscp2prio mapping:|prio:[0-9] dscp:|default priority:|Receive buffer size"
     r"|Cable len: |PFC configuration:|priority  |enabled  |buffer  |tc: [0-9]|priority:  )")
 _DSCP = re.compile(r"prio:\s?([0-9]{1,2})\s{1,8}dscp:\s?([0-9, ]{0,512})")
@@ -120,7 +123,7 @@ def parse_mlnx_qos(text: str) -> dict[str, t.Any]:
     """
     left = Leftovers()
     answers: list[dict[str, t.Any]] = []
-    for host, lines in streams(_SEAM.sub("\n", text), _ANCHOR):
+    for host, lines in streams(_SEAM.sub("\n", text) if _JOINED.search(text) else text, _ANCHOR):
         reader = _Reader(host, left)
         for line in map(bare, lines):
             if reader.is_new_answer(line):
@@ -130,4 +133,4 @@ def parse_mlnx_qos(text: str) -> dict[str, t.Any]:
         answers.append(reader.found)
     told = [answer for answer in answers
             if answer["trust"] or answer["dcbx"] or answer["tcs"] or answer["pfc_enabled"] is not None]
-    return {**(told or answers)[0], "answers": told, "errors": left.errors, "unparsed": left.unparsed}
+    return {**(told or answers or [_Reader("", left).found])[0], "answers": told, "errors": left.errors, "unparsed": left.unparsed}

@@ -7,10 +7,15 @@ import json
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import Leftovers, number, streams
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import (
+    SHELL,
+    Leftovers,
+    number,
+    streams,
+)
 
 _LINK = re.compile(r"(?:link\s{1,8}|[0-9]{1,6}/[0-9]{1,6}:\s{1,8})([^\s/]{1,128})/([0-9]{1,6}|-):?(?:\s|$)")
-_ANCHOR = re.compile(r"(?:\blink |\b[0-9]{1,6}/[0-9]{1,6}: )[^\s/]{1,128}/[0-9]|rdma: |error: |Wrong device name")
+_ANCHOR = re.compile(r"(?:\blink |\b[0-9]{1,6}/[0-9]{1,6}: )[^\s/]{1,128}/[0-9]|" + SHELL + r"rdma: |error: |Wrong device name")
 _OBJECT = re.compile(r"\{[^{}]*\}")  # the objects of `rdma -j link` hold no others
 _NAMES = frozenset({"subnet_prefix", "lid", "sm_lid", "lmc", "state", "physical_state", "netdev", "netdev_index"})
 _NUMBERS = frozenset({"lid", "sm_lid", "lmc", "netdev_index"})

@@ -7,13 +7,13 @@ import ipaddress
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import Leftovers, streams
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import SHELL, Leftovers, streams
 
 _GID = re.compile(r"(?=[^:]{0,4}:[^:]{0,4}:)[0-9a-fA-FxX*:.]{2,64}$")  # x and *: digits that somebody blackened
 _IPV4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}$")
 _VERSION = re.compile(r"[vV][0-9](?:\.[0-9])?$")
 _ANCHOR = re.compile(
-    r"\bDEV\s{1,8}PORT\b|n_gids_found|show_gids: "
+    r"\bDEV\s{1,8}PORT\b|n_gids_found|" + SHELL + r"show_gids: "
     r"|(?<![\w.-])[\w.-]{1,128}\s{1,16}[0-9]{1,3}\s{1,16}[0-9]{1,6}\s{1,16}[0-9a-fA-FxX*]{1,4}:")
 _HEADER = re.compile(r"DEV\s{1,16}PORT\b|-{2,}\s")
 _FOUND = re.compile(r"n_gids_found\s?=\s?([0-9]{1,9})")

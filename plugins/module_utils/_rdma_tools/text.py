@@ -25,7 +25,8 @@ _LOOKALIKE = str.maketrans({"\r": "\n", "\x0b": "\n", "\x0c": "\n", "\xa0": " ",
                             "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\uff1a": ":"})
 _MARKUP = re.compile(r"</?(?:br|pre|code|span|font|div|p|b|strong|em|li|td|tr)\b[^<>\n]{0,256}>", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:#[0-9]{1,5}|amp|apos|gt|lt|nbsp|quot);")
-_LITERAL = {"\\r\\n": "\n", "\\n": "\n", "\\r": "\n", "\\t": "\t", '\\"': '"', "\\u001b": "\x1b", "\\x1b": "\x1b", "\\033": "\x1b"}
+_LITERAL = {"\\r\\n": "\n", "\\n": "\n", "\\r": "\n", "\\t": "\t", "\\u001b": "\x1b", "\\x1b": "\x1b", "\\033": "\x1b",
+            '\\"': '"', '"': "\n", "\\\\": "\\"}  # a bare quote ends or begins the string
 _LITERAL_RE = re.compile("|".join(map(re.escape, _LITERAL)))
 
 _LABEL = re.compile(
@@ -52,7 +53,7 @@ _PROMPT = re.compile(
     r"|[#$%]{1,6}\s\s?\S|\+ \S")
 _FENCE = re.compile(r"(?:```|~~~)\w*\s*$|--\s*$")
 
-_NOISE = re.compile(r"\b(?:ibwarn|ibpanic|ibdebug|libibverbs|libibumad): ")
+_NOISE = re.compile(r"ib(?:warn|panic|debug): \[|\blibib(?:verbs|umad): ")  # ib..: also right behind half a word
 _COMMENT = re.compile(r"\s(?:(?:#|//)\s|<[-=]|[\u2190\u21d0\u2b05]).*$")  # one blank: `\s+` would be quadratic on long runs
 _EMPHASIS = re.compile(r"(?<![\w*`])(\*\*|`)([^*`\n]{1,256})\1(?![\w*`])")
 _FAILURE = re.compile(
@@ -62,6 +63,9 @@ _FAILURE = re.compile(
     r"|no such|no ib devices|timed out|wrong ", re.IGNORECASE)
 _NUMBER = re.compile(  # bounded: int() refuses more than 4300 digits
     r"(?:(?P<hexadecimal>0x[0-9a-fA-F]{1,16})|(?P<decimal>[+-]?[0-9]{1,18}\.[0-9]{1,18})|(?P<integer>[+-]?[0-9]{1,18}))(?=[\s(,]|$)")
+
+
+SHELL = r"(?:(?:[\w/-]{0,16}sh|sudo|env|timeout): (?:line [0-9]{1,6}: )?)?"  # who says that a command is not there; no host
 
 
 class Stream(t.NamedTuple):
@@ -95,13 +99,19 @@ def _labels(line: str, limit: int) -> list[tuple[str, str]]:
     return found
 
 
-def _known_labels(lines: t.Sequence[str], anchor: re.Pattern[str]) -> tuple[set[str], set[str]]:
-    """Which labels the text carries, told by the lines on which something known follows them.
+class _Labels(t.NamedTuple):
+    """The labels that a text carries: kinds that change from line to line, literals of the others, how many a line has."""
 
-    Returns (kinds that change from line to line, literals of the others without their trailing blanks).
-    """
+    kinds: set[str]
+    literals: set[str]
+    depth: int
+
+
+def _known_labels(lines: t.Sequence[str], anchor: re.Pattern[str]) -> _Labels:
+    """Which labels the text carries, told by the lines on which something known follows them."""
     kinds: set[str] = set()
     literals: set[str] = set()
+    depth = 0
     for line in lines:
         match = anchor.search(line)
         if match is None or not line[:match.start()].strip():
@@ -109,6 +119,7 @@ def _known_labels(lines: t.Sequence[str], anchor: re.Pattern[str]) -> tuple[set[
         labels = _labels(line, match.start())
         if not labels or line[sum(len(literal) for _, literal in labels):match.start()].strip():
             continue
+        depth = max(depth, len(labels))
         for kind, literal in labels:
             if kind in _CHANGING:
                 kinds.add(kind)
@@ -118,7 +129,7 @@ def _known_labels(lines: t.Sequence[str], anchor: re.Pattern[str]) -> tuple[set[
         seen = [match.group().strip() for match in map(_RANK_OR_LINE.match, lines) if match]
         if len(set(seen)) * 2 <= len(seen):
             literals.update(seen)
-    return kinds, literals
+    return _Labels(kinds, literals, depth)
 
 
 def _stream_name(kind: str, literal: str) -> str:
@@ -129,14 +140,14 @@ def _stream_name(kind: str, literal: str) -> str:
     return name if kind in ("host", "number") or any(character.isalpha() for character in name) else ""
 
 
-def _unlabel(line: str, kinds: set[str], literals: set[str]) -> tuple[str, str]:
+def _unlabel(line: str, known: _Labels) -> tuple[str, str]:
     """(name of the stream, the line without its labels)."""
     names: list[str] = []
     at = 0
-    for kind, literal in _labels(line, len(line)):
-        if literal.strip() in literals:
+    for kind, literal in _labels(line, len(line))[:known.depth]:
+        if literal.strip() in known.literals:
             names.append(_stream_name(kind, literal))
-        elif kind not in kinds:
+        elif kind not in known.kinds:
             break
         at += len(literal)
     return " ".join(filter(None, names)), line[at:]
@@ -149,14 +160,13 @@ def streams(text: str, anchor: re.Pattern[str]) -> list[Stream]:
     off every line that carries it. Streams come in the order of their first line, and so do the lines of each.
     """
     lines = clean(text).split("\n")
-    kinds, literals = _known_labels(lines, anchor)
-    labelled = bool(kinds or literals)
+    known = _known_labels(lines, anchor)
     parted: dict[str, list[str]] = {}
     section = ""
     for number, line in enumerate(lines):
         label = ""
-        if labelled:
-            label, line = _unlabel(line, kinds, literals)
+        if known.depth:
+            label, line = _unlabel(line, known)
         heading = _heading(lines, number, line)
         if heading is not None:
             section = heading or section
