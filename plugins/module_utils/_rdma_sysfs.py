@@ -37,6 +37,17 @@ RDMA_DRIVERS = {
     "mana": "mana_ib",
 }
 
+DEVICE_ATTRIBUTES = (
+    "board_id",
+    "fw_ver",
+    "hca_type",
+    "hw_rev",
+    "node_guid",
+    "sys_image_guid",
+    "node_desc",
+    "node_type",
+)
+
 COUNTER_DIRECTORIES = ("counters", "hw_counters")
 
 
@@ -45,7 +56,8 @@ def read_devices(fs: RootedFs, counters: str = "physical") -> tuple[list[dict[st
 
     counters: "none", "physical" (not of virtual functions: some answer each read with a line in the kernel log) or "all".
     A device: name, driver, rdma_driver, virtual (no hardware below it), vf, board_id, fw_ver, hca_type, hw_rev,
-    node_guid, sys_image_guid, node_desc, pcie (see _pci_path.describe(), None without a PCI function), numa_node, ports.
+    node_guid, sys_image_guid, node_desc, node_type ("1: CA"), pcie (see _pci_path.describe(), None without a PCI
+    function), numa_node, ports.
     """
     devices = []
     problems = []
@@ -66,10 +78,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 def _read_device(fs: RootedFs, name: str, counters: str) -> dict[str, t.Any]:
     base = f"{INFINIBAND}/{name}"
-    attributes = {
-        key: fs.read_value(f"{base}/{key}") or ""
-        for key in ("board_id", "fw_ver", "hca_type", "hw_rev", "node_guid", "sys_image_guid", "node_desc")
-    }
+    attributes = {key: fs.read_value(f"{base}/{key}") or "" for key in DEVICE_ATTRIBUTES}
     parent = fs.read_value(f"{base}/parent") or ""
     driver = _driver(fs, base, parent, attributes["node_desc"])
     address = _pci_address(fs, base)
@@ -189,7 +198,7 @@ def _read_gids(fs: RootedFs, port: str) -> tuple[list[dict[str, t.Any]], int]:
 
     type: "RoCE v2", "IB/RoCE v1" or "" as the kernel words it; ipv4: "" for a GID that maps none.
     """
-    indexes = sorted((int(name) for name in fs.listdir(f"{port}/gids") if name.isdigit()))
+    indexes = sorted(int(name) for name in fs.listdir(f"{port}/gids") if name.isdigit())
     directory = fs.host_path(f"{port}/gids")
     found = []
     empty = 0

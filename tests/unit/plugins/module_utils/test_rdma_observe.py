@@ -152,13 +152,20 @@ def test_vxlan_above_a_bond_does_not_take_the_port(node: FakeNode) -> None:
 
 
 def test_counters_that_are_no_numbers_and_those_of_virtual_functions(node: FakeNode) -> None:
-    counters = {"counters/link_downed": "N/A (no PMA)", "hw_counters/out_of_sequence": "7", "hw_counters/lifespan": "12"}
+    counters = {
+        "counters/link_downed": "N/A (no PMA)",
+        "hw_counters/out_of_sequence": "7",
+        "hw_counters/lifespan": "12",
+    }
     node.add_hca("mlx5_0", counters=counters).add_hca("mlx5_1", pci="0000:60:00.1", counters=counters)
     node.add_pci("0000:60:00.0").link("/sys/bus/pci/devices/0000:60:00.1/physfn", "../0000:60:00.0")
     first, second = observe(node)["hcas"]
     assert first["ports"][0]["counters"] == {"link_downed": None, "out_of_sequence": 7}
     assert (second["vf"], second["ports"][0]["counters"]) == (True, {})
-    assert observe(node, counters="all")["hcas"][1]["ports"][0]["counters"] == {"link_downed": None, "out_of_sequence": 7}
+    assert observe(node, counters="all")["hcas"][1]["ports"][0]["counters"] == {
+        "link_downed": None,
+        "out_of_sequence": 7,
+    }
     assert observe(node, counters="none")["hcas"][0]["ports"][0]["counters"] == {}
 
 
@@ -179,7 +186,9 @@ def test_unknown_pcie_link_of_a_virtual_machine(node: FakeNode) -> None:
 
 def test_nearest_gpu_by_pcie_path(node: FakeNode) -> None:
     switch = ["0000:15:01.0", "0000:16:00.0"]
-    node.add_gpu("0000:19:00.0", parents=[*switch, "0000:17:01.0"]).add_gpu("0000:9b:00.0", parents=["0000:97:01.0"], numa_node=1)
+    node.add_gpu("0000:19:00.0", parents=[*switch, "0000:17:01.0"]).add_gpu(
+        "0000:9b:00.0", parents=["0000:97:01.0"], numa_node=1
+    )
     node.add_hca("mlx5_0", pci="0000:1b:00.0", parents=[*switch, "0000:17:02.0"])
     node.add_hca("mlx5_1", pci="0000:9d:00.0", parents=["0000:9c:01.0"], numa_node=1)
     first, second = observe(node)["hcas"]
@@ -203,7 +212,9 @@ def test_relation(one: list[str], other: list[str], same_numa: bool, relation: s
 
 def test_panicking_tool_loses_nothing(node: FakeNode) -> None:
     node.add_hca("mlx5_0", netdev="eth1").add_hca("mlx5_1", netdev="eth2")
-    node.add_tool("ibstat", IBSTAT_THEN_PANIC, "ibpanic: [77] main: stat of IB device 'mlx5_1' failed: Invalid argument\n", 255)
+    node.add_tool(
+        "ibstat", IBSTAT_THEN_PANIC, "ibpanic: [77] main: stat of IB device 'mlx5_1' failed: Invalid argument\n", 255
+    )
     node.add_tool("ibv_devinfo", IBV_DEVINFO)
     seen = observe(node, ["ibstat", "ibv_devinfo", "rdma"])
     assert [h["name"] for h in seen["hcas"]] == ["mlx5_0", "mlx5_1"]
@@ -211,7 +222,10 @@ def test_panicking_tool_loses_nothing(node: FakeNode) -> None:
     assert (ibstat["devices"], ibstat["unreadable"], ibstat["missing"]) == (["mlx5_0"], ["mlx5_1"], False)
     assert "255" in ibstat["problem"]
     assert seen["witnesses"]["rdma"]["missing"] is True
-    assert [(p["ports"][0]["active_mtu"], p["ports"][0]["max_mtu"]) for p in seen["hcas"]] == [(4096, 4096), (None, None)]
+    assert [(p["ports"][0]["active_mtu"], p["ports"][0]["max_mtu"]) for p in seen["hcas"]] == [
+        (4096, 4096),
+        (None, None),
+    ]
 
 
 def test_hanging_tool_is_bounded(node: FakeNode) -> None:
@@ -252,7 +266,10 @@ def test_neighbours_that_answer_twice_come_first(node: FakeNode) -> None:
         f"{ip} 0x1 {flags} {mac} * {dev}\n" for ip, flags, mac, dev in rows
     )
     node.write("/proc/net/arp", table)
-    assert [(n["ip"], n["netdev"]) for n in observe(node)["neighbours"]] == [("10.20.0.2", "eth1"), ("10.20.1.2", "eth2")]
+    assert [(n["ip"], n["netdev"]) for n in observe(node)["neighbours"]] == [
+        ("10.20.0.2", "eth1"),
+        ("10.20.1.2", "eth2"),
+    ]
 
 
 def test_gpudirect_by_what_the_kernel_exposes(node: FakeNode) -> None:
@@ -260,7 +277,11 @@ def test_gpudirect_by_what_the_kernel_exposes(node: FakeNode) -> None:
     node.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15\n")
     node.write("/proc/kallsyms", "0000000000000000 T ib_umem_dmabuf_get_pinned\t[ib_uverbs]\n")
     stack = observe(node)["stack"]
-    assert (stack["gpudirect"]["open_driver"], stack["gpudirect"]["dmabuf"], stack["gpudirect"]["peermem"]) == (True, True, "")
+    assert (stack["gpudirect"]["open_driver"], stack["gpudirect"]["dmabuf"], stack["gpudirect"]["peermem"]) == (
+        True,
+        True,
+        "",
+    )
     node.write("/sys/module/nvidia_peermem/version", "570.86.15\n")
     assert observe(node)["stack"]["gpudirect"]["peermem"].endswith("nvidia_peermem/version")
 
