@@ -16,8 +16,8 @@ def need(module: str) -> t.Any:
     """Import *module*. AnsibleError with what to type where its package is missing."""
     try:
         return importlib.import_module(module)
-    except ImportError as error:
+    except ImportError:
         package = module.partition(".")[0]
         raise AnsibleError(
             f"The Python package {package} is missing on the controller: {sys.executable} -m pip install {package}"
-        ) from error
+        ) from None
