@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Filters that read captured outputs of fabric tools: text in, mapping out; they raise on no text."""
+
 from __future__ import annotations
 
 import functools
@@ -26,8 +27,19 @@ Parser = t.Callable[[str], "dict[str, t.Any]"]
 PARSERS: dict[str, Parser] = {
     parser.__name__: parser
     for parser in (
-        parse_ibdev2netdev, parse_iblinkinfo, parse_ibnetdiscover, parse_ibstat, parse_ibstatus, parse_ibv_devinfo, parse_lldp,
-        parse_mlnx_qos, parse_mlxlink, parse_nccl_tests, parse_rdma_link, parse_show_gids)
+        parse_ibdev2netdev,
+        parse_iblinkinfo,
+        parse_ibnetdiscover,
+        parse_ibstat,
+        parse_ibstatus,
+        parse_ibv_devinfo,
+        parse_lldp,
+        parse_mlnx_qos,
+        parse_mlxlink,
+        parse_nccl_tests,
+        parse_rdma_link,
+        parse_show_gids,
+    )
 }
 
 
@@ -39,7 +51,9 @@ def _text_of(name: str, value: object) -> str:
         return value.decode("utf-8", errors="replace")
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
-    raise AnsibleFilterError(f"{name}: expected the text that the tool printed, or a list of its lines, found {type(value).__name__}")
+    raise AnsibleFilterError(
+        f"{name}: expected the text that the tool printed, or a list of its lines, found {type(value).__name__}"
+    )
 
 
 def _filter(parser: Parser) -> t.Callable[[object], dict[str, t.Any]]:

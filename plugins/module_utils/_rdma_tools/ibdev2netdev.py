@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the script `ibdev2netdev` prints (MLNX_OFED, DOCA): the short form, `-v`, and the form of its oldest versions."""
+
 from __future__ import annotations
 
 import re
@@ -15,7 +16,8 @@ _PCI = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]\
 _VERBOSE = re.compile(r"([0-9a-fA-F:.]{12,16})\s{1,8}(\S{1,128})\s{1,8}\(([^()]{0,128})\)(.*)$")
 _ANCHOR = re.compile(
     r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F] \S{1,128} \("
-    r"|(?<![\w.-])[\w.-]{1,128}\s{1,16}port\s{1,16}[0-9]{1,6}\s{1,16}<?={1,8}>|" + SHELL + r"ibdev2netdev: ")
+    r"|(?<![\w.-])[\w.-]{1,128}\s{1,16}port\s{1,16}[0-9]{1,6}\s{1,16}<?={1,8}>|" + SHELL + r"ibdev2netdev: "
+)
 
 
 def _entry(line: str) -> dict[str, t.Any] | None:
@@ -23,22 +25,32 @@ def _entry(line: str) -> dict[str, t.Any] | None:
     arrow = _ARROW.search(line)
     if arrow is None:
         return None
-    before = line[:arrow.start()].rstrip()
+    before = line[: arrow.start()].rstrip()
     port = _PORT.search(before[-96:])
     netdev = _NETDEV.match(line, arrow.end())
     if port is None or netdev is None:
         return None
-    head = before[:len(before) - len(port.group())].strip()
+    head = before[: len(before) - len(port.group())].strip()
     verbose = _VERBOSE.match(head)
     if verbose is None and " " in head:
         return None
-    entry: dict[str, t.Any] = {"dev": verbose.group(2) if verbose else head, "port": int(port.group(1)),
-                               "netdev": netdev.group(1), "netdev_state": netdev.group(2) or ""}
+    entry: dict[str, t.Any] = {
+        "dev": verbose.group(2) if verbose else head,
+        "port": int(port.group(1)),
+        "netdev": netdev.group(1),
+        "netdev_state": netdev.group(2) or "",
+    }
     if verbose:
         device, _, part = verbose.group(3).partition(" - ")
         name, _, fw = verbose.group(4).rpartition(" fw ")
-        entry.update(pci=verbose.group(1), device=device.strip(), part=part.strip(), description=name.strip(), fw=fw.strip(),
-                     state=(port.group(2) or "").strip())
+        entry.update(
+            pci=verbose.group(1),
+            device=device.strip(),
+            part=part.strip(),
+            description=name.strip(),
+            fw=fw.strip(),
+            state=(port.group(2) or "").strip(),
+        )
     return entry if entry["dev"] else None
 
 
@@ -46,7 +58,13 @@ def _unwrapped(lines: t.Sequence[str]) -> list[str]:
     """Join a -v line that was broken before its arrow: the description of a board is long."""
     joined: list[str] = []
     for line in map(str.strip, lines):
-        if joined and _PCI.match(joined[-1]) and not _ARROW.search(joined[-1]) and not _PCI.match(line) and _ARROW.search(line):
+        if (
+            joined
+            and _PCI.match(joined[-1])
+            and not _ARROW.search(joined[-1])
+            and not _PCI.match(line)
+            and _ARROW.search(line)
+        ):
             joined[-1] += " " + line
         else:
             joined.append(line)

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What `iblinkinfo` prints (infiniband-diags, iblinkinfo.c): blocks of nodes, or with `-l` one line a link."""
+
 from __future__ import annotations
 
 import re
@@ -31,11 +32,21 @@ def _link(line: str, header: tuple[str, str, str]) -> dict[str, t.Any] | None:
     speed = " ".join(measures[1:-1]) if width else ""
     far = _FAR.match(after)
     return {
-        "node": line_name.strip() if line_name is not None else name, "node_type": kind, "guid": line_guid or guid, "lid": int(lid),
-        "port": int(port), "width": width, "speed": speed, "rate_gbps": rate_gbps(width, speed),
-        "state": measures[-1] if measures else "", "phys_state": (physical.split() or [""])[0].rstrip(")"),
-        "peer": far.group(4).strip() if far else "", "peer_type": "", "peer_guid": (far.group(1) or "") if far else "",
-        "peer_lid": int(far.group(2)) if far else None, "peer_port": int(far.group(3)) if far else None,
+        "node": line_name.strip() if line_name is not None else name,
+        "node_type": kind,
+        "guid": line_guid or guid,
+        "lid": int(lid),
+        "port": int(port),
+        "width": width,
+        "speed": speed,
+        "rate_gbps": rate_gbps(width, speed),
+        "state": measures[-1] if measures else "",
+        "phys_state": (physical.split() or [""])[0].rstrip(")"),
+        "peer": far.group(4).strip() if far else "",
+        "peer_type": "",
+        "peer_guid": (far.group(1) or "") if far else "",
+        "peer_lid": int(far.group(2)) if far else None,
+        "peer_port": int(far.group(3)) if far else None,
         "note": (far.group(5) or "").strip(" )") if far else "",
     }
 
@@ -47,7 +58,9 @@ def _type_peers(links: t.Sequence[dict[str, t.Any]], nodes: t.Sequence[t.Mapping
         for end in ("node", "peer"):
             name = link[end]
             if not link[end + "_type"] and name:
-                link[end + "_type"] = kinds.get(name) or ("Switch" if name.startswith(("MF0;", "MT0;", "Quantum", "SwitchX")) else "CA")
+                link[end + "_type"] = kinds.get(name) or (
+                    "Switch" if name.startswith(("MF0;", "MT0;", "Quantum", "SwitchX")) else "CA"
+                )
 
 
 def parse_iblinkinfo(text: str) -> dict[str, t.Any]:
@@ -73,4 +86,10 @@ def parse_iblinkinfo(text: str) -> dict[str, t.Any]:
         else:
             links.append(link)
     _type_peers(links, nodes)
-    return {"nodes": nodes, "links": links, **hosts_and_switches(links, nodes), "errors": left.errors, "unparsed": left.unparsed}
+    return {
+        "nodes": nodes,
+        "links": links,
+        **hosts_and_switches(links, nodes),
+        "errors": left.errors,
+        "unparsed": left.unparsed,
+    }

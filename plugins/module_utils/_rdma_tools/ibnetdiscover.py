@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What `ibnetdiscover` prints (infiniband-diags, ibnetdiscover.c): the topology file, `-p` (one port a line), `-l` and -H, -S."""
+
 from __future__ import annotations
 
 import re
@@ -9,19 +10,32 @@ import typing as t
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.subnet import hosts_and_switches, rate_gbps
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import Leftovers, clean
 
-_KINDS = {"CA": "CA", "SW": "Switch", "RT": "Router", "Ca": "CA", "Switch": "Switch", "Rt": "Router", "Router": "Router",
-          "H": "CA", "S": "Switch", "R": "Router"}
+_KINDS = {
+    "CA": "CA",
+    "SW": "Switch",
+    "RT": "Router",
+    "Ca": "CA",
+    "Switch": "Switch",
+    "Rt": "Router",
+    "Router": "Router",
+    "H": "CA",
+    "S": "Switch",
+    "R": "Router",
+}
 _END = r"(CA|SW|RT|\?\?)\s{1,16}([0-9]{1,6})\s{1,16}([0-9]{1,4})\s{1,16}(0x[0-9a-fA-F]{16})"
 _PORT = re.compile(_END + r"\s{1,16}([0-9?]{1,3}x)\s{1,16}(\S{1,16})(.*)$")
 _PEER = re.compile(r"\s{1,16}-\s{1,16}" + _END + r"\s{1,16}\(\s?(.*)\)\s*$")
 _NODE = re.compile(
-    r"(Switch|Ca|Rt|\?\?\?)\s{1,16}([0-9]{1,4})\s{1,16}\"[SHR?]-([0-9a-fA-F]{1,16})\"\s{1,16}#\s{1,4}\"([^\"]{0,256})\"(.*)$")
+    r"(Switch|Ca|Rt|\?\?\?)\s{1,16}([0-9]{1,4})\s{1,16}\"[SHR?]-([0-9a-fA-F]{1,16})\"\s{1,16}#\s{1,4}\"([^\"]{0,256})\"(.*)$"
+)
 _CABLE = re.compile(
     r"\[([0-9]{1,4})\](?:\[ext [0-9]{1,4}\])?(?:\(([0-9a-fA-F]{1,16})\))?\s{1,16}\"([SHR?])-([0-9a-fA-F]{1,16})\"\[([0-9]{1,4})\]"
     r"(?:\[ext [0-9]{1,4}\])?\s{0,4}(?:\(([0-9a-fA-F]{1,16})\))?\s{1,16}#\s{1,4}(?:lid ([0-9]{1,6}) lmc [0-9]{1,2} )?"
-    r"\"([^\"]{0,256})\" lid ([0-9]{1,6}) ([0-9?]{1,3}x)(\S{1,16})")
+    r"\"([^\"]{0,256})\" lid ([0-9]{1,6}) ([0-9?]{1,3}x)(\S{1,16})"
+)
 _LISTED = re.compile(
-    r"(Switch|Ca|Router|\?\?\?)\s{1,16}:\s{1,16}(0x[0-9a-fA-F]{16}) ports ([0-9]{1,4}) devid \S{1,18} vendid \S{1,18} \"([^\"]{0,256})\"")
+    r"(Switch|Ca|Router|\?\?\?)\s{1,16}:\s{1,16}(0x[0-9a-fA-F]{16}) ports ([0-9]{1,4}) devid \S{1,18} vendid \S{1,18} \"([^\"]{0,256})\""
+)
 _LID = re.compile(r"\blid ([0-9]{1,6})\b")
 _KNOWN = re.compile(r"#|vendid=|devid=|sysimgguid=|(?:switch|ca|rt)guid=|Chassis [0-9]|Non-Chassis Nodes")
 
@@ -36,10 +50,19 @@ def _ports_line(match: re.Match[str]) -> dict[str, t.Any]:
     peer = _PEER.match(rest)
     own, _, other = peer.group(5).partition("' - '") if peer else (rest, "", "")
     return {
-        "node": own.strip(" '"), "node_type": _KINDS.get(kind, kind), "guid": _guid(guid), "lid": int(lid), "port": int(port),
-        "width": width, "speed": speed, "rate_gbps": rate_gbps(width, speed), "peer": other.strip(" '"),
-        "peer_type": _KINDS.get(peer.group(1), "") if peer else "", "peer_guid": _guid(peer.group(4)) if peer else "",
-        "peer_lid": int(peer.group(2)) if peer else None, "peer_port": int(peer.group(3)) if peer else None,
+        "node": own.strip(" '"),
+        "node_type": _KINDS.get(kind, kind),
+        "guid": _guid(guid),
+        "lid": int(lid),
+        "port": int(port),
+        "width": width,
+        "speed": speed,
+        "rate_gbps": rate_gbps(width, speed),
+        "peer": other.strip(" '"),
+        "peer_type": _KINDS.get(peer.group(1), "") if peer else "",
+        "peer_guid": _guid(peer.group(4)) if peer else "",
+        "peer_lid": int(peer.group(2)) if peer else None,
+        "peer_port": int(peer.group(3)) if peer else None,
     }
 
 
@@ -47,10 +70,18 @@ def _cable_line(match: re.Match[str], node: t.Mapping[str, t.Any]) -> dict[str, 
     """One line below a node of the topology file."""
     port, own_guid, kind, peer, peer_port, peer_guid, lid, name, peer_lid, width, speed = match.groups()
     return {
-        "node": node["name"], "node_type": node["type"], "guid": _guid(own_guid) or node["guid"],
-        "lid": int(lid) if lid else node["lid"], "port": int(port), "width": width, "speed": speed,
-        "rate_gbps": rate_gbps(width, speed), "peer": name,
-        "peer_type": _KINDS.get(kind, ""), "peer_guid": _guid(peer_guid or peer), "peer_lid": int(peer_lid),
+        "node": node["name"],
+        "node_type": node["type"],
+        "guid": _guid(own_guid) or node["guid"],
+        "lid": int(lid) if lid else node["lid"],
+        "port": int(port),
+        "width": width,
+        "speed": speed,
+        "rate_gbps": rate_gbps(width, speed),
+        "peer": name,
+        "peer_type": _KINDS.get(kind, ""),
+        "peer_guid": _guid(peer_guid or peer),
+        "peer_lid": int(peer_lid),
         "peer_port": int(peer_port),
     }
 
@@ -58,8 +89,13 @@ def _cable_line(match: re.Match[str], node: t.Mapping[str, t.Any]) -> dict[str, 
 def _node_line(match: re.Match[str]) -> dict[str, t.Any]:
     kind, ports, guid, name, rest = match.groups()
     lid = _LID.search(rest)
-    return {"type": _KINDS.get(kind, kind), "guid": _guid(guid), "name": name, "ports": int(ports),
-            "lid": int(lid.group(1)) if lid else None}
+    return {
+        "type": _KINDS.get(kind, kind),
+        "guid": _guid(guid),
+        "name": name,
+        "ports": int(ports),
+        "lid": int(lid.group(1)) if lid else None,
+    }
 
 
 def parse_ibnetdiscover(text: str) -> dict[str, t.Any]:
@@ -93,5 +129,7 @@ def parse_ibnetdiscover(text: str) -> dict[str, t.Any]:
         "nodes": nodes,
         "links": [link for link in links if link["peer_port"] is not None],
         "dangling": [link for link in links if link["peer_port"] is None],
-        **hosts_and_switches(links, nodes), "errors": left.errors, "unparsed": left.unparsed,
+        **hosts_and_switches(links, nodes),
+        "errors": left.errors,
+        "unparsed": left.unparsed,
     }

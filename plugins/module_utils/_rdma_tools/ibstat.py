@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What `ibstat` prints (infiniband-diags, ibstat.c): the listing, `-s`, `-l`, `-p`, `-d`, and one port of one CA."""
+
 from __future__ import annotations
 
 import re
@@ -16,21 +17,46 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
     streams,
 )
 
-_KINDS = r"(?:CA|Switch|Router|iWARP[ ]RNIC|\?\?\?)"  # ??? stands for a node type that ibstat does not know, such as EFA's
-_HEADER = re.compile(_KINDS + r"""[ \t]{0,4}:?[ \t]{0,4}
-    (?:'([^']{1,128})' | "([^"]{1,128})" | `([^`']{1,128})['`] | (?=[^0-9\s]{1,64}[0-9]) ([\w.-]{1,128})$)""", re.VERBOSE)
-_ANCHOR = re.compile(_KINDS + r"[ \t]{0,4}:?[ \t]{0,4}['\"`]|ib(?:panic|warn): |" + SHELL + r"ibstat: ")
+_KINDS = (
+    r"(?:CA|Switch|Router|iWARP[ ]RNIC|\?\?\?)"  # ??? stands for a node type that ibstat does not know, such as EFA's
+)
+_HEADER = re.compile(
+    _KINDS
+    + r"""[ \t]{0,4}:?[ \t]{0,4}
+    (?:'([^']{1,128})' | "([^"]{1,128})" | `([^`']{1,128})['`] | (?=[^0-9\s]{1,64}[0-9]) ([\w.-]{1,128})$)""",
+    re.VERBOSE,
+)
+_ANCHOR = re.compile(
+    _KINDS + r"[ \t]{0,4}:?[ \t]{0,4}['\"`]|ib(?:panic|warn): |" + SHELL + r"ibstat: "
+    r"|(?<![\w.-])(?:mlx[45]|mthca|ib|roce|rdma|bnxt_re|irdma|i40iw|efa|hns|rxe|siw|hfi1|qedr|cxgb4|ionic|mana|erdma)\w{0,64}[0-9]\s*$"
+)
 _PORT = re.compile(r"Port[ \t]{1,4}([0-9]{1,6})[ \t]{0,4}:?$")
 _NAME = re.compile(r"(?=[\w.-]{0,127}[a-z])(?=[\w.-]{1,127}[0-9])[A-Za-z][\w.-]{0,127}$")  # a line of `ibstat -l`
 _GUID = re.compile(r"0x[0-9a-fA-F]{16}$")  # a line of `ibstat -p`
 _UNREADABLE = re.compile(r"stat of IB device ['\"`]?([^'\"`\s]{1,128})['\"`]? failed")
-_FOREIGN = re.compile(r"Infiniband device |hca_id:|link \S{1,128}/[0-9]|DEV\s|#####")  # another tool's answer in the same text
+_FOREIGN = re.compile(
+    r"Infiniband device |hca_id:|link \S{1,128}/[0-9]|DEV\s|#####"
+)  # another tool's answer in the same text
 
-_OF_CA = {"Number of ports": "num_ports", "Firmware version": "fw", "Hardware version": "hw", "Node GUID": "node_guid",
-          "System image GUID": "system_image_guid"}
-_OF_PORT = {"State": "state", "Physical state": "phys_state", "Rate": "rate_gbps", "Effective speed": "effective_gbps",
-            "Base lid": "base_lid", "LMC": "lmc", "SM lid": "sm_lid", "Capability mask": "capability_mask",
-            "Port GUID": "port_guid", "Link layer": "link_layer"}
+_OF_CA = {
+    "Number of ports": "num_ports",
+    "Firmware version": "fw",
+    "Hardware version": "hw",
+    "Node GUID": "node_guid",
+    "System image GUID": "system_image_guid",
+}
+_OF_PORT = {
+    "State": "state",
+    "Physical state": "phys_state",
+    "Rate": "rate_gbps",
+    "Effective speed": "effective_gbps",
+    "Base lid": "base_lid",
+    "LMC": "lmc",
+    "SM lid": "sm_lid",
+    "Capability mask": "capability_mask",
+    "Port GUID": "port_guid",
+    "Link layer": "link_layer",
+}
 _NUMBERS = frozenset({"num_ports", "rate_gbps", "effective_gbps", "base_lid", "lmc", "sm_lid"})
 
 

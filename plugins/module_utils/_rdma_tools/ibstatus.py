@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the shell script `ibstatus` prints (infiniband-diags): one block of labels for each port."""
+
 from __future__ import annotations
 
 import re
@@ -21,8 +22,15 @@ _ANCHOR = re.compile(r"Infiniband device |Fatal error: |" + SHELL + r"ibstatus: 
 _CODED = re.compile(r"(-?[0-9]{1,4}):\s?(.*)$")  # the kernel's `4: ACTIVE`
 _RATE = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,3})?")
 _FOREIGN = re.compile(r"CA\b|hca_id:|link \S{1,128}/[0-9]|DEV\s|#####")  # another tool's answer in the same text
-_FIELDS = {"default gid": "default_gid", "base lid": "base_lid", "sm lid": "sm_lid", "state": "state", "phys state": "phys_state",
-           "rate": "rate_text", "link_layer": "link_layer"}
+_FIELDS = {
+    "default gid": "default_gid",
+    "base lid": "base_lid",
+    "sm lid": "sm_lid",
+    "state": "state",
+    "phys state": "phys_state",
+    "rate": "rate_text",
+    "link_layer": "link_layer",
+}
 
 
 def _known(line: str) -> bool:
@@ -36,7 +44,10 @@ def _fields(key: str, value: str) -> dict[str, t.Any]:
     field = _FIELDS[key]
     if field in ("state", "phys_state"):
         coded = _CODED.match(value)
-        return {field: coded.group(2).strip() if coded else value, field + "_code": int(coded.group(1)) if coded else None}
+        return {
+            field: coded.group(2).strip() if coded else value,
+            field + "_code": int(coded.group(1)) if coded else None,
+        }
     if field == "rate_text":
         rate = _RATE.match(value)
         return {field: value, "rate_gbps": number(rate.group()) if rate else None}

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What `ibv_devinfo` prints (libibverbs, examples/devinfo.c): the short form, `-v` of rdma-core and MLNX_OFED, and `-l`."""
+
 from __future__ import annotations
 
 import re
@@ -24,19 +25,45 @@ _GID = re.compile(r"GID\[\s{0,8}([0-9]{1,6})\]:?\s*([0-9a-fA-F:.]{2,64})(?:%\S{1
 _LISTED = re.compile(r"([0-9]{1,4}) HCAs? found:?$")
 _NAME = re.compile(r"[A-Za-z][\w.-]{0,127}$")
 _NO_DRIVER = re.compile(r"no userspace device-specific driver found for \S{0,256}?(uverbs[0-9]{1,6})")
-_FOREIGN = re.compile(r"CA\b ?:? ?'|Infiniband device |link \S{1,128}/[0-9]|DEV\s|#####")  # another tool's answer in the same text
+_FOREIGN = re.compile(
+    r"CA\b ?:? ?'|Infiniband device |link \S{1,128}/[0-9]|DEV\s|#####"
+)  # another tool's answer in the same text
 _VERBOSE = re.compile(  # what -v adds: `key: value`, flags in capitals, and a few sentences
     r"[A-Za-z][\w ]{0,60}(?:\([\w ]{1,16}\))?:|[A-Z][A-Z0-9_ ]{2,60}$|[\w ]{1,60} \(mask\)\s|[\w ]{1,60} not supported$"
-    r"|[\w -]{1,40} offload$|Delay drop$")
+    r"|[\w -]{1,40} offload$|Delay drop$"
+)
 
 _Reading = t.Callable[[str], t.Union[int, float, str]]
 _OF_HCA: dict[str, _Reading] = {
-    "transport": str, "fw_ver": str, "node_guid": str, "sys_image_guid": str, "vendor_id": str, "vendor_part_id": number,
-    "hw_ver": str, "board_id": str, "phys_port_cnt": number}
+    "transport": str,
+    "fw_ver": str,
+    "node_guid": str,
+    "sys_image_guid": str,
+    "vendor_id": str,
+    "vendor_part_id": number,
+    "hw_ver": str,
+    "board_id": str,
+    "phys_port_cnt": number,
+}
 _OF_PORT: dict[str, _Reading] = {
-    "state": str, "max_mtu": number, "active_mtu": number, "sm_lid": number, "port_lid": number, "port_lmc": str, "link_layer": str,
-    "max_msg_sz": str, "port_cap_flags": str, "port_cap_flags2": str, "max_vl_num": str, "pkey_tbl_len": number,
-    "gid_tbl_len": number, "active_width": str, "active_speed": str, "effective_speed": str, "phys_state": str}
+    "state": str,
+    "max_mtu": number,
+    "active_mtu": number,
+    "sm_lid": number,
+    "port_lid": number,
+    "port_lmc": str,
+    "link_layer": str,
+    "max_msg_sz": str,
+    "port_cap_flags": str,
+    "port_cap_flags2": str,
+    "max_vl_num": str,
+    "pkey_tbl_len": number,
+    "gid_tbl_len": number,
+    "active_width": str,
+    "active_speed": str,
+    "effective_speed": str,
+    "phys_state": str,
+}
 
 
 def _known(line: str) -> bool:

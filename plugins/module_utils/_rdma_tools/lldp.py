@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What `lldpcli show neighbors` prints (lldpd): JSON (`-f json` and `json0`), `-f keyvalue`, and the form for people."""
+
 from __future__ import annotations
 
 import json
@@ -9,16 +10,44 @@ import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import Leftovers, clean, key_value
 
-_KEYVALUE = re.compile(r"lldp\.(\S{1,64}?)\.(chassis|port|via|rid|age|vlan|unknown-tlvs|lldp-med)\b\.?([\w.-]{0,64})=(.*)$")
+_KEYVALUE = re.compile(
+    r"lldp\.(\S{1,64}?)\.(chassis|port|via|rid|age|vlan|unknown-tlvs|lldp-med)\b\.?([\w.-]{0,64})=(.*)$"
+)
 _INTERFACE = re.compile(r"Interface:\s{1,16}([^\s,]{1,64}),")
 _RULE = re.compile(r"-{5,}\s*$")
-_OF_KEYVALUE = {("chassis", "name"): "switch", ("chassis", "mac"): "chassis_id", ("chassis", "local"): "chassis_id",
-                ("port", "ifname"): "port", ("port", "local"): "port", ("port", "mac"): "port", ("port", "descr"): "port_description"}
+_OF_KEYVALUE = {
+    ("chassis", "name"): "switch",
+    ("chassis", "mac"): "chassis_id",
+    ("chassis", "local"): "chassis_id",
+    ("port", "ifname"): "port",
+    ("port", "local"): "port",
+    ("port", "mac"): "port",
+    ("port", "descr"): "port_description",
+}
 _OF_PEOPLE = {"SysName": "switch", "ChassisID": "chassis_id", "PortID": "port", "PortDescr": "port_description"}
 _TYPED = frozenset({"ChassisID", "PortID"})  # `ifname Ethernet1/1`, `mac 00:...`
-_SKIPPED = frozenset({
-    "Chassis", "Port", "SysDescr", "MgmtIP", "MgmtIface", "Capability", "TTL", "PMD autoneg", "Adv", "MAU oper type", "VLAN", "MFS",
-    "LLDP neighbors", "Port aggregated", "Unknown TLVs", "TLV", "PPVID", "PI"})
+_SKIPPED = frozenset(
+    {
+        "Chassis",
+        "Port",
+        "SysDescr",
+        "MgmtIP",
+        "MgmtIface",
+        "Capability",
+        "TTL",
+        "PMD autoneg",
+        "Adv",
+        "MAU oper type",
+        "VLAN",
+        "MFS",
+        "LLDP neighbors",
+        "Port aggregated",
+        "Unknown TLVs",
+        "TLV",
+        "PPVID",
+        "PI",
+    }
+)
 
 
 def _neighbour(interface: str) -> dict[str, t.Any]:
@@ -59,8 +88,15 @@ def _of_json(found: object) -> list[dict[str, t.Any]]:
         name = _text(chassis.get("name", ""))
         if "id" not in chassis and chassis:  # json names the mapping by the switch
             name, chassis = next(iter(chassis)), _first(next(iter(chassis.values())))
-        neighbours.append({"interface": interface, "switch": name, "chassis_id": _text(chassis.get("id", "")),
-                           "port": _text(port.get("id", "")), "port_description": _text(port.get("descr", ""))})
+        neighbours.append(
+            {
+                "interface": interface,
+                "switch": name,
+                "chassis_id": _text(chassis.get("id", "")),
+                "port": _text(port.get("id", "")),
+                "port_description": _text(port.get("descr", "")),
+            }
+        )
     return neighbours
 
 

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What `mlnx_qos -i NETDEV` prints (mlnx-tools): DCBX owner, trust, DSCP map, PFC, buffers and traffic classes."""
+
 from __future__ import annotations
 
 import re
@@ -10,20 +11,28 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
     SHELL,
     Leftovers,
     bare,
+    clean,
     key_value,
     number,
     streams,
 )
 
 _ANCHOR = re.compile(
-    r"DCBX mode:|Priority trust (?:state|mode)|PFC configuration:|prio:[0-9] dscp:|tc: [0-9]{1,3} |" + SHELL + r"mlnx_qos: ")
-_JOINED = re.compile(r"DCBX mode:[^\n]{1,80}Priority trust|PFC configuration:[^\n]{0,8}priority")  # web forms lose line ends
+    r"DCBX mode:|Priority trust (?:state|mode)|PFC configuration:|prio:[0-9] dscp:|tc: [0-9]{1,3} |"
+    + SHELL
+    + r"mlnx_qos: "
+)
+_JOINED = re.compile(
+    r"DCBX mode:[^\n]{1,80}Priority trust|PFC configuration:[^\n]{0,8}priority"
+)  # web forms lose line ends
 _SEAM = re.compile(  # where a line begins
     r"(?<=\S)(?=DCBX mode: |Priority trust (?:state|mode): |dscp2prio mapping:|prio:[0-9] dscp:|default priority:|Receive buffer size"
-    r"|Cable len: |PFC configuration:|priority  |enabled  |buffer  |tc: [0-9]|priority:  )")
+    r"|Cable len: |PFC configuration:|priority  |enabled  |buffer  |tc: [0-9]|priority:  )"
+)
 _DSCP = re.compile(r"prio:\s?([0-9]{1,2})\s{1,8}dscp:\s?([0-9, ]{0,512})")
 _CLASS = re.compile(
-    r"tc:\s?([0-9]{1,2})\b(?:\s{1,4}ratelimit:\s?([^,]{0,32}))?(?:,\s?tsa:\s?([\w-]{0,32}))?(?:,\s?bw:\s?([0-9]{1,3})%)?")
+    r"tc:\s?([0-9]{1,2})\b(?:\s{1,4}ratelimit:\s?([^,]{0,32}))?(?:,\s?tsa:\s?([\w-]{0,32}))?(?:,\s?bw:\s?([0-9]{1,3})%)?"
+)
 _PRIORITY = re.compile(r"(?:priority|up):\s{0,8}([0-9]{1,2})$")
 _SOCKET_PRIORITY = re.compile(r"skprio:")  # the oldest versions list socket priorities below each class
 
@@ -38,8 +47,18 @@ class _Reader:
     def __init__(self, host: str, left: Leftovers) -> None:
         self.left = left
         self.found: dict[str, t.Any] = {
-            "trust": None, "dcbx": None, "pfc_enabled": None, "prio_of_dscp": {}, "buffer_of_prio": {}, "buffer_sizes": None,
-            "max_buffer_size": None, "cable_len": None, "default_priority": None, "tcs": [], **({"host": host} if host else {})}
+            "trust": None,
+            "dcbx": None,
+            "pfc_enabled": None,
+            "prio_of_dscp": {},
+            "buffer_of_prio": {},
+            "buffer_sizes": None,
+            "max_buffer_size": None,
+            "cable_len": None,
+            "default_priority": None,
+            "tcs": [],
+            **({"host": host} if host else {}),
+        }
         self._priorities: list[int] | None = None  # the header of the PFC table, while that is open
 
     def read(self, line: str) -> None:
@@ -80,8 +99,15 @@ class _Reader:
         if match:
             self._priorities = None
             tc, limit, tsa, share = match.groups()
-            tcs.append({"tc": int(tc), "ratelimit": limit, "tsa": tsa, "bw_percent": int(share) if share else None,
-                        "priorities": []})
+            tcs.append(
+                {
+                    "tc": int(tc),
+                    "ratelimit": limit,
+                    "tsa": tsa,
+                    "bw_percent": int(share) if share else None,
+                    "priorities": [],
+                }
+            )
             return True
         priority = _PRIORITY.match(line)
         if priority and tcs:
@@ -123,6 +149,7 @@ def parse_mlnx_qos(text: str) -> dict[str, t.Any]:
     """
     left = Leftovers()
     answers: list[dict[str, t.Any]] = []
+    text = clean(text)
     for host, lines in streams(_SEAM.sub("\n", text) if _JOINED.search(text) else text, _ANCHOR):
         reader = _Reader(host, left)
         for line in map(bare, lines):
@@ -131,6 +158,14 @@ def parse_mlnx_qos(text: str) -> dict[str, t.Any]:
                 reader = _Reader(host, left)
             reader.read(line)
         answers.append(reader.found)
-    told = [answer for answer in answers
-            if answer["trust"] or answer["dcbx"] or answer["tcs"] or answer["pfc_enabled"] is not None]
-    return {**(told or answers or [_Reader("", left).found])[0], "answers": told, "errors": left.errors, "unparsed": left.unparsed}
+    told = [
+        answer
+        for answer in answers
+        if answer["trust"] or answer["dcbx"] or answer["tcs"] or answer["pfc_enabled"] is not None
+    ]
+    return {
+        **(told or answers or [_Reader("", left).found])[0],
+        "answers": told,
+        "errors": left.errors,
+        "unparsed": left.unparsed,
+    }

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What `mlxlink` prints (mft): sections of labels as text (in colours on a terminal), or the same as JSON."""
+
 from __future__ import annotations
 
 import json
@@ -15,15 +16,36 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,3})
 _RANGE = re.compile(r"\[\s{0,4}([+-]?[0-9]{1,9}(?:\.[0-9]{1,9})?)\s{0,4}\.\.\s{0,4}([+-]?[0-9]{1,9}(?:\.[0-9]{1,9})?)")
 _NOT_MEASURABLE = 1e-250  # the tool prints 15E-255 for a bit error rate too small to measure
 
-_WORDS = {"State": "state", "Physical state": "phys_state", "Speed": "speed", "Width": "width", "FEC": "fec",
-          "Recommendation": "recommendation", "Identifier": "identifier", "Cable Type": "cable_type", "Vendor Name": "vendor_name",
-          "Vendor Part Number": "vendor_part", "Vendor Serial Number": "vendor_serial"}
-_COUNTS = {"Symbol Errors": "symbol_errors", "Effective Physical Errors": "effective_errors", "Link Down Counter": "link_downs",
-           "Link Error Recovery Counter": "link_error_recoveries", "Temperature [C]": "temp_c", "Voltage [mV]": "voltage_mv",
-           "Status Opcode": "status_opcode", "Time Since Last Clear [Min]": "minutes_since_clear"}
+_WORDS = {
+    "State": "state",
+    "Physical state": "phys_state",
+    "Speed": "speed",
+    "Width": "width",
+    "FEC": "fec",
+    "Recommendation": "recommendation",
+    "Identifier": "identifier",
+    "Cable Type": "cable_type",
+    "Vendor Name": "vendor_name",
+    "Vendor Part Number": "vendor_part",
+    "Vendor Serial Number": "vendor_serial",
+}
+_COUNTS = {
+    "Symbol Errors": "symbol_errors",
+    "Effective Physical Errors": "effective_errors",
+    "Link Down Counter": "link_downs",
+    "Link Error Recovery Counter": "link_error_recoveries",
+    "Temperature [C]": "temp_c",
+    "Voltage [mV]": "voltage_mv",
+    "Status Opcode": "status_opcode",
+    "Time Since Last Clear [Min]": "minutes_since_clear",
+}
 _RATES = {"Symbol BER": "symbol_ber", "Effective Physical BER": "effective_ber", "Raw Physical BER": "raw_ber"}
-_LANES = {"Raw Physical Errors Per Lane": "raw_errors_per_lane", "Rx Power Current [dBm]": "rx_power_dbm",
-          "Tx Power Current [dBm]": "tx_power_dbm", "Bias Current [mA]": "bias_ma"}
+_LANES = {
+    "Raw Physical Errors Per Lane": "raw_errors_per_lane",
+    "Rx Power Current [dBm]": "rx_power_dbm",
+    "Tx Power Current [dBm]": "tx_power_dbm",
+    "Bias Current [mA]": "bias_ma",
+}
 
 
 def _number(text: str) -> int | float | None:

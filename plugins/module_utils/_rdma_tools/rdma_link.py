@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What `rdma link` prints (iproute2, rdma/link.c): today's form, the one of 4.14 to 5.0, `-d`, and JSON of both."""
+
 from __future__ import annotations
 
 import json
@@ -15,7 +16,9 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
 )
 
 _LINK = re.compile(r"(?:link\s{1,8}|[0-9]{1,6}/[0-9]{1,6}:\s{1,8})([^\s/]{1,128})/([0-9]{1,6}|-):?(?:\s|$)")
-_ANCHOR = re.compile(r"(?:\blink |\b[0-9]{1,6}/[0-9]{1,6}: )[^\s/]{1,128}/[0-9]|" + SHELL + r"rdma: |error: |Wrong device name")
+_ANCHOR = re.compile(
+    r"(?:\blink |\b[0-9]{1,6}/[0-9]{1,6}: )[^\s/]{1,128}/[0-9]|" + SHELL + r"rdma: |error: |Wrong device name"
+)
 _OBJECT = re.compile(r"\{[^{}]*\}")  # the objects of `rdma -j link` hold no others
 _NAMES = frozenset({"subnet_prefix", "lid", "sm_lid", "lmc", "state", "physical_state", "netdev", "netdev_index"})
 _NUMBERS = frozenset({"lid", "sm_lid", "lmc", "netdev_index"})
@@ -68,7 +71,7 @@ def _read(lines: t.Sequence[str], left: Leftovers) -> list[dict[str, t.Any]]:
     for line in map(str.strip, lines):
         match = _LINK.match(line)
         if match:
-            last, strange = _of_words(match.group(1), match.group(2), line[match.end():])
+            last, strange = _of_words(match.group(1), match.group(2), line[match.end() :])
             links.append(last)
             left.add(" ".join(strange))
         elif last is not None and line.startswith("caps:"):
@@ -85,7 +88,7 @@ def _read_json(text: str, left: Leftovers) -> list[dict[str, t.Any]]:
         link = _of_object(match.group())
         if link is not None:
             links.append(link)
-            left.add(text[at:match.start()].strip("[], \t\n"))
+            left.add(text[at : match.start()].strip("[], \t\n"))
             at = match.end()
     left.add(text[at:].strip("[], \t\n"))
     return links

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the script `show_gids` prints (mlnx-tools): the GID tables of all devices, and which index RoCE v2 should use."""
+
 from __future__ import annotations
 
 import ipaddress
@@ -14,7 +15,8 @@ _IPV4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}$")
 _VERSION = re.compile(r"[vV][0-9](?:\.[0-9])?$")
 _ANCHOR = re.compile(
     r"\bDEV\s{1,8}PORT\b|n_gids_found|" + SHELL + r"show_gids: "
-    r"|(?<![\w.-])[\w.-]{1,128}\s{1,16}[0-9]{1,3}\s{1,16}[0-9]{1,6}\s{1,16}[0-9a-fA-FxX*]{1,4}:")
+    r"|(?<![\w.-])[\w.-]{1,128}\s{1,16}[0-9]{1,3}\s{1,16}[0-9]{1,6}\s{1,16}[0-9a-fA-FxX*]{1,4}:"
+)
 _HEADER = re.compile(r"DEV\s{1,16}PORT\b|-{2,}\s")
 _FOUND = re.compile(r"n_gids_found\s?=\s?([0-9]{1,9})")
 _KINDS = frozenset({"roce", "ib/roce", "ib"})  # `RoCE v2`, where a version of the script prints the type whole
@@ -29,8 +31,15 @@ def _row(words: t.Sequence[str]) -> dict[str, t.Any] | None:
     rest = [word for word in words[4:] if word.lower() not in _KINDS]
     ipv4 = rest.pop(0) if rest and _IPV4.match(rest[0]) else ""
     version = rest.pop(0).lower() if rest and _VERSION.match(rest[0]) else ""
-    return {"dev": words[0], "port": int(words[1]), "index": int(words[2]), "gid": words[3], "ipv4": ipv4, "version": version,
-            "netdev": rest[0] if rest else ""}
+    return {
+        "dev": words[0],
+        "port": int(words[1]),
+        "index": int(words[2]),
+        "gid": words[3],
+        "ipv4": ipv4,
+        "version": version,
+        "netdev": rest[0] if rest else "",
+    }
 
 
 def _address(gid: t.Mapping[str, t.Any]) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -57,8 +66,10 @@ def _choose(gids: t.Sequence[t.Mapping[str, t.Any]]) -> int | None:
     ranked = [
         (homes.get(gid["netdev"], 0), 2 if address.is_link_local else int(address.version == 6), gid["index"])
         for gid, address in of
-        if gid["version"] == "v2" and (not homes or gid["netdev"] in homes)
-        and not (address.version == 6 and address.is_link_local) and not address.is_unspecified
+        if gid["version"] == "v2"
+        and (not homes or gid["netdev"] in homes)
+        and not (address.version == 6 and address.is_link_local)
+        and not address.is_unspecified
     ]
     return min(ranked)[2] if ranked else None
 

@@ -1,14 +1,33 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the subnet tools (iblinkinfo, ibnetdiscover) have in common: node descriptions, link widths and lane speeds."""
+
 from __future__ import annotations
 
 import re
 import typing as t
 
-_LANE_GBPS: dict[str, float] = {  # nominal Gbit/s of a lane, by its name and by the signalling rate that iblinkinfo prints
-    "SDR": 2.5, "DDR": 5, "QDR": 10, "FDR10": 10, "FDR": 14, "EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200,
-    "2.5": 2.5, "5.0": 5, "10.0": 10, "14.0625": 14, "25.78125": 25, "53.125": 50, "106.25": 100, "212.5": 200}
+_LANE_GBPS: dict[
+    str, float
+] = {  # nominal Gbit/s of a lane, by its name and by the signalling rate that iblinkinfo prints
+    "SDR": 2.5,
+    "DDR": 5,
+    "QDR": 10,
+    "FDR10": 10,
+    "FDR": 14,
+    "EDR": 25,
+    "HDR": 50,
+    "NDR": 100,
+    "XDR": 200,
+    "2.5": 2.5,
+    "5.0": 5,
+    "10.0": 10,
+    "14.0625": 14,
+    "25.78125": 25,
+    "53.125": 50,
+    "106.25": 100,
+    "212.5": 200,
+}
 _SWITCH = re.compile(r"M[FT][0-9];([^:;]{1,128}):")  # managed switches: MF0;name:model/unit
 _AGGREGATION = "Aggregation Node"  # SHARP's own port on a switch is a CA by type and no host
 
@@ -34,7 +53,9 @@ def unique(names: t.Iterable[str]) -> list[str]:
     return list(dict.fromkeys(filter(None, names)))
 
 
-def hosts_and_switches(links: t.Iterable[t.Mapping[str, t.Any]], nodes: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, list[str]]:
+def hosts_and_switches(
+    links: t.Iterable[t.Mapping[str, t.Any]], nodes: t.Iterable[t.Mapping[str, t.Any]]
+) -> dict[str, list[str]]:
     """The hosts and switches that nodes and both ends of links name."""
     named: list[tuple[str, str]] = []
     for node in nodes:
@@ -42,5 +63,7 @@ def hosts_and_switches(links: t.Iterable[t.Mapping[str, t.Any]], nodes: t.Iterab
     for link in links:
         named.append((link["node_type"], link["node"]))
         named.append((link["peer_type"], link["peer"]))
-    return {"hosts": unique(short_name(kind, name) for kind, name in named if kind == "CA"),
-            "switches": unique(short_name(kind, name) for kind, name in named if kind == "Switch")}
+    return {
+        "hosts": unique(short_name(kind, name) for kind, name in named if kind == "CA"),
+        "switches": unique(short_name(kind, name) for kind, name in named if kind == "Switch"),
+    }

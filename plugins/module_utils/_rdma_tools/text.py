@@ -6,6 +6,7 @@ A capture reaches us as somebody saved it: with colours, carriage returns, label
 collector put before each line, shell prompts, several hosts one after the other, and messages of the error stream in
 the middle of a line of the output stream. Everything here is linear in the length of the text and raises on no text.
 """
+
 from __future__ import annotations
 
 import html
@@ -21,12 +22,35 @@ _TERMINAL = re.compile(
     r"|[^\n]\x08"  # overstrike
 )
 _INVISIBLE = dict.fromkeys(map(ord, "\x00\x07\x08\x1b\u200b\u200e\u200f\u2060\ufeff"))
-_LOOKALIKE = str.maketrans({"\r": "\n", "\x0b": "\n", "\x0c": "\n", "\xa0": " ", "\u202f": " ", "\u2007": " ",
-                            "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\uff1a": ":"})
+_LOOKALIKE = str.maketrans(
+    {
+        "\r": "\n",
+        "\x0b": "\n",
+        "\x0c": "\n",
+        "\xa0": " ",
+        "\u202f": " ",
+        "\u2007": " ",
+        "\u2018": "'",
+        "\u2019": "'",
+        "\u201c": '"',
+        "\u201d": '"',
+        "\uff1a": ":",
+    }
+)
 _MARKUP = re.compile(r"</?(?:br|pre|code|span|font|div|p|b|strong|em|li|td|tr)\b[^<>\n]{0,256}>", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:#[0-9]{1,5}|amp|apos|gt|lt|nbsp|quot);")
-_LITERAL = {"\\r\\n": "\n", "\\n": "\n", "\\r": "\n", "\\t": "\t", "\\u001b": "\x1b", "\\x1b": "\x1b", "\\033": "\x1b",
-            '\\"': '"', '"': "\n", "\\\\": "\\"}  # a bare quote ends or begins the string
+_LITERAL = {
+    "\\r\\n": "\n",
+    "\\n": "\n",
+    "\\r": "\n",
+    "\\t": "\t",
+    "\\u001b": "\x1b",
+    "\\x1b": "\x1b",
+    "\\033": "\x1b",
+    '\\"': '"',
+    '"': "\n",
+    "\\\\": "\\",
+}  # a bare quote ends or begins the string
 _LITERAL_RE = re.compile("|".join(map(re.escape, _LITERAL)))
 
 _LABEL = re.compile(
@@ -41,31 +65,46 @@ _LABEL = re.compile(
     r"|(?P<remark>[ \t]{0,8}(?:#{1,4}|/{2,3}|\*|;|-)[ \t]?)"  # an answer kept in a comment of a script or program, or in a list
 )
 _RANK_OR_LINE = re.compile(r"[ \t]{0,8}[0-9]{1,6}(?:[:|-]|\t)")
-_CHANGING = frozenset({"time", "syslog", "number", "quote", "remark"})  # labels that differ from line to line: no stream of their own
+_CHANGING = frozenset(
+    {"time", "syslog", "number", "quote", "remark"}
+)  # labels that differ from line to line: no stream of their own
 _MAX_LABELS = 3
+_NO_HOST = frozenset(
+    {"hca_id:", "port:", "device:", "dev:", "netdev:", "ibdev:"}
+)  # keys before a device's name that look like labels
 
 _RULE = re.compile(r"-{5,}\s*$")
 _ANSIBLE = re.compile(r"(\S{1,253}) \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE)!?(?: \| rc=\S{1,8})? (?:>>|=>)")
-_TOOLS = frozenset({"ibstat", "ibstatus", "ibv_devinfo", "ibv_devices", "ibdev2netdev", "show_gids", "mlnx_qos", "rdma", "dmesg"})
+_TOOLS = frozenset(
+    {"ibstat", "ibstatus", "ibv_devinfo", "ibv_devices", "ibdev2netdev", "show_gids", "mlnx_qos", "rdma", "dmesg"}
+)
 _HEADING = re.compile(r"(?:==+>?|\*\*\*+)\s+([\w.@\[\],/-]{1,253})\s+(?:<?==+|\*\*\*+)\s*$")
 _PROMPT = re.compile(
     r"(?:\([\w.-]{1,64}\)\s?)?\[?[\w.-]{1,64}@(?P<host>[\w.-]{1,253})[: ][^#$%>\n]{0,128}[#$%>](?:\s|$)"
-    r"|[#$%]{1,6}\s\s?\S|\+ \S")
+    r"|[#$%]{1,6}\s\s?\S|\+ \S"
+)
 _FENCE = re.compile(r"(?:```|~~~)\w*\s*$|--\s*$")
 
 _NOISE = re.compile(r"ib(?:warn|panic|debug): \[|\blibib(?:verbs|umad): ")  # ib..: also right behind half a word
-_COMMENT = re.compile(r"\s(?:(?:#|//)\s|<[-=]|[\u2190\u21d0\u2b05]).*$")  # one blank: `\s+` would be quadratic on long runs
+_COMMENT = re.compile(
+    r"\s(?:(?:#|//)\s|<[-=]|[\u2190\u21d0\u2b05]).*$"
+)  # one blank: `\s+` would be quadratic on long runs
 _EMPHASIS = re.compile(r"(?<![\w*`])(\*\*|`)([^*`\n]{1,256})\1(?![\w*`])")
 _FAILURE = re.compile(
     r"ibpanic|libib\w+: (?:Warning|Fatal)|\b(?:fatal|fail(?:s|ed|ure)?|errors?|cannot|unable|unknown|invalid|denied"
     r"|traceback|exception|killed|terminated|unreachable|segmentation|panic)\b"
     r"|can't|couldn't|could not|wasn't|isn't|not (?:found|permitted|supported|available|implemented)"
-    r"|no such|no ib devices|timed out|wrong ", re.IGNORECASE)
+    r"|no such|no ib devices|timed out|wrong ",
+    re.IGNORECASE,
+)
 _NUMBER = re.compile(  # bounded: int() refuses more than 4300 digits
-    r"(?:(?P<hexadecimal>0x[0-9a-fA-F]{1,16})|(?P<decimal>[+-]?[0-9]{1,18}\.[0-9]{1,18})|(?P<integer>[+-]?[0-9]{1,18}))(?=[\s(,]|$)")
+    r"(?:(?P<hexadecimal>0x[0-9a-fA-F]{1,16})|(?P<decimal>[+-]?[0-9]{1,18}\.[0-9]{1,18})|(?P<integer>[+-]?[0-9]{1,18}))(?=[\s(,]|$)"
+)
 
 
-SHELL = r"(?:(?:[\w/-]{0,16}sh|sudo|env|timeout): (?:line [0-9]{1,6}: )?)?"  # who says that a command is not there; no host
+SHELL = (
+    r"(?:(?:[\w/-]{0,16}sh|sudo|env|timeout): (?:line [0-9]{1,6}: )?)?"  # who says that a command is not there; no host
+)
 
 
 class Stream(t.NamedTuple):
@@ -114,10 +153,15 @@ def _known_labels(lines: t.Sequence[str], anchor: re.Pattern[str]) -> _Labels:
     depth = 0
     for line in lines:
         match = anchor.search(line)
-        if match is None or not line[:match.start()].strip():
+        if match is None or not line[: match.start()].strip():
             continue
         labels = _labels(line, match.start())
-        if not labels or line[sum(len(literal) for _, literal in labels):match.start()].strip():
+        behind = sum(len(literal) for _, literal in labels)
+        if (
+            not labels
+            or line[behind : match.start()].strip()
+            or any(literal.strip() in _NO_HOST for _, literal in labels)
+        ):
             continue
         depth = max(depth, len(labels))
         for kind, literal in labels:
@@ -135,7 +179,7 @@ def _known_labels(lines: t.Sequence[str], anchor: re.Pattern[str]) -> _Labels:
 def _stream_name(kind: str, literal: str) -> str:
     """What a label says of who printed the line; empty for one that says nothing of it, such as a clock in brackets."""
     if kind == "rank":  # both streams of a rank belong together: [1,0]<stderr>:
-        return literal[1:literal.index("]")]
+        return literal[1 : literal.index("]")]
     name = literal.strip().strip("[]:| \t-")
     return name if kind in ("host", "number") or any(character.isalpha() for character in name) else ""
 
@@ -144,7 +188,7 @@ def _unlabel(line: str, known: _Labels) -> tuple[str, str]:
     """(name of the stream, the line without its labels)."""
     names: list[str] = []
     at = 0
-    for kind, literal in _labels(line, len(line))[:known.depth]:
+    for kind, literal in _labels(line, len(line))[: known.depth]:
         if literal.strip() in known.literals:
             names.append(_stream_name(kind, literal))
         elif kind not in known.kinds:
@@ -182,7 +226,11 @@ def _heading(lines: t.Sequence[str], number: int, line: str) -> str | None:
         return None
     if bare[0] == "-":
         return "" if _RULE.match(bare) or _FENCE.match(bare) else None
-    if 0 < number < len(lines) - 1 and _RULE.match(lines[number - 1].strip()) and _RULE.match(lines[number + 1].strip()):
+    if (
+        0 < number < len(lines) - 1
+        and _RULE.match(lines[number - 1].strip())
+        and _RULE.match(lines[number + 1].strip())
+    ):
         return bare.split(" (")[0] if " " not in bare.split(" (")[0] else ""
     if bare[0] in "=*":
         match = _HEADING.match(bare)
@@ -206,7 +254,7 @@ def settle(lines: t.Sequence[str], known: t.Callable[[str], bool]) -> list[str]:
     half: str | None = None
     for line in lines:
         match = _NOISE.search(line)
-        head = line[:match.start()] if match else line
+        head = line[: match.start()] if match else line
         if half is not None and (match is None or head):
             whole = half + head
             if known(whole) and not known(head):
@@ -217,7 +265,7 @@ def settle(lines: t.Sequence[str], known: t.Callable[[str], bool]) -> list[str]:
         if match is None:
             done.append(head)
             continue
-        done.append(line[match.start():])
+        done.append(line[match.start() :])
         if head.strip():
             half = head
     if half is not None:

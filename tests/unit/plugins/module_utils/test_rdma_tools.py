@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What RDMA tools print is read right, whatever terminals, launchers and web forms did to it, and no text raises."""
+
 from __future__ import annotations
 
 import importlib
@@ -15,9 +16,28 @@ from hypothesis import strategies as st
 
 FIXTURES = pathlib.Path(__file__).parents[3] / "fixtures" / "rdma_tools"
 PACKAGE = "ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools"
-TOOLS = ("ibdev2netdev", "iblinkinfo", "ibnetdiscover", "ibstat", "ibstatus", "ibv_devinfo", "lldp", "mlnx_qos", "mlxlink", "rdma_link",
-         "show_gids")
-OF_HOSTS = ("ibdev2netdev", "ibstat", "ibstatus", "ibv_devinfo", "mlnx_qos", "rdma_link", "show_gids")  # run on every node
+TOOLS = (
+    "ibdev2netdev",
+    "iblinkinfo",
+    "ibnetdiscover",
+    "ibstat",
+    "ibstatus",
+    "ibv_devinfo",
+    "lldp",
+    "mlnx_qos",
+    "mlxlink",
+    "rdma_link",
+    "show_gids",
+)
+OF_HOSTS = (
+    "ibdev2netdev",
+    "ibstat",
+    "ibstatus",
+    "ibv_devinfo",
+    "mlnx_qos",
+    "rdma_link",
+    "show_gids",
+)  # run on every node
 CAPTURES = {path.stem: path.read_text() for path in sorted(FIXTURES.glob("*.txt"))}
 
 
@@ -26,7 +46,9 @@ def tool_of(capture: str) -> str:
 
 
 def parser(tool: str) -> t.Callable[[str], dict[str, t.Any]]:
-    return t.cast("t.Callable[[str], dict[str, t.Any]]", getattr(importlib.import_module(f"{PACKAGE}.{tool}"), f"parse_{tool}"))
+    return t.cast(
+        "t.Callable[[str], dict[str, t.Any]]", getattr(importlib.import_module(f"{PACKAGE}.{tool}"), f"parse_{tool}")
+    )
 
 
 def parse(capture: str, text: str | None = None) -> dict[str, t.Any]:
@@ -35,10 +57,12 @@ def parse(capture: str, text: str | None = None) -> dict[str, t.Any]:
 
 def told(answer: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """An answer without what a label adds (the host) and what stands around the tool's own lines."""
+
     def without_host(value: t.Any) -> t.Any:
         if isinstance(value, dict):
             return {key: without_host(inner) for key, inner in value.items() if key != "host"}
         return [without_host(inner) for inner in value] if isinstance(value, list) else value
+
     return {key: without_host(value) for key, value in answer.items() if key not in ("unparsed", "errors", "host")}
 
 
@@ -57,6 +81,7 @@ def test_every_value_is_read(capture: str) -> None:
 
 
 # ---- what happens to captures on their way -------------------------------------------------------------------------------
+
 
 def each_line(text: str, change: t.Callable[[int, str], str]) -> str:
     return "".join(change(number, line) + "\n" for number, line in enumerate(text.splitlines()))
@@ -90,7 +115,9 @@ WAYS: dict[str, t.Callable[[str], str]] = {
     "mpirun --tag-output": lambda text: each_line(text, lambda _, line: "[1,3]<stdout>:" + line),
     "docker compose": lambda text: each_line(text, lambda _, line: "node-1  | " + line),
     "kubectl logs --prefix": lambda text: each_line(text, lambda _, line: "[pod/nccl-0/main] " + line),
-    "kubectl logs --timestamps": lambda text: each_line(text, lambda n, line: f"2026-11-02T10:00:{n % 60:02}.123456789Z {line}"),
+    "kubectl logs --timestamps": lambda text: each_line(
+        text, lambda n, line: f"2026-11-02T10:00:{n % 60:02}.123456789Z {line}"
+    ),
     "the journal": lambda text: each_line(text, lambda n, line: f"Nov  2 10:00:{n % 60:02} gpu-7 check[4711]: {line}"),
     "grep -n": lambda text: each_line(text, lambda n, line: f"{n + 1}:{line}"),
     "cat -n": lambda text: each_line(text, lambda n, line: f"{n + 1:6}\t{line}"),
@@ -115,8 +142,18 @@ def test_the_way_of_a_capture_changes_nothing(capture: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("capture", [name for name in CAPTURES if tool_of(name) not in OF_HOSTS])
-@pytest.mark.parametrize("way", ["carriage returns", "colours", "colours with lost escapes", "byte order mark", "blank lines between",
-                                 "no last line end", "deeper indentation"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "carriage returns",
+        "colours",
+        "colours with lost escapes",
+        "byte order mark",
+        "blank lines between",
+        "no last line end",
+        "deeper indentation",
+    ],
+)
 def test_the_way_of_a_fabric_capture_changes_nothing(capture: str, way: str) -> None:
     assert told(parse(capture, WAYS[way](CAPTURES[capture]))) == told(parse(capture))
 
@@ -152,11 +189,16 @@ def test_an_error_of_one_host_names_no_other() -> None:
 
 # ---- ibstat --------------------------------------------------------------------------------------------------------------
 
+
 def test_messages_in_the_middle_of_a_line_are_lifted_out() -> None:
-    text = ("CA 'mlx5_0'\n\tPort 1:\n\t\tState: Actibwarn: [9] umad_get_ca: opened mlx5_0\nibwarn: [9] umad_get_port: port 1\nive\n"
-            "\t\tRate: 40ibpanic: [9] main: stat of IB device 'mlx5_1' failed: Invalid argument\n0\n\t\tBase lid: 7\n")
+    text = (
+        "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Actibwarn: [9] umad_get_ca: opened mlx5_0\nibwarn: [9] umad_get_port: port 1\nive\n"
+        "\t\tRate: 40ibpanic: [9] main: stat of IB device 'mlx5_1' failed: Invalid argument\n0\n\t\tBase lid: 7\n"
+    )
     found = parser("ibstat")(text)
-    assert found["cas"] == [{"ca": "mlx5_0", "ports": [{"port": 1, "state": "Active", "rate_gbps": 400, "base_lid": 7}]}]
+    assert found["cas"] == [
+        {"ca": "mlx5_0", "ports": [{"port": 1, "state": "Active", "rate_gbps": 400, "base_lid": 7}]}
+    ]
     assert found["unreadable_ca"] == ["mlx5_1"]
     assert found["errors"] == ["ibpanic: [9] main: stat of IB device 'mlx5_1' failed: Invalid argument"]
     assert found["unparsed"] == ["ibwarn: [9] umad_get_ca: opened mlx5_0", "ibwarn: [9] umad_get_port: port 1"]
@@ -168,28 +210,52 @@ def test_a_message_after_a_whole_line_joins_nothing() -> None:
     assert found["cas"][0]["ports"] == [{"port": 1, "link_layer": "InfiniBand"}]
 
 
-@pytest.mark.parametrize(("text", "names", "guids"), [
-    ("mlx5_0\nibp12s0\nrocep1s0f0\nmlx5_bond_0\n", ["mlx5_0", "ibp12s0", "rocep1s0f0", "mlx5_bond_0"], []),
-    ("$ ibstat -l\nmlx4_0\n$ ibstat mlx4_0 1\nCA: 'mlx4_0'\nPort 1:\nState: Down\n", ["mlx4_0"], []),
-    ("0x0002c90300445561\n0x0002c90300445562\n", [], ["0x0002c90300445561", "0x0002c90300445562"]),
-    ("hello\nKilled\n", [], []),
-])
+@pytest.mark.parametrize(
+    ("text", "names", "guids"),
+    [
+        ("mlx5_0\nibp12s0\nrocep1s0f0\nmlx5_bond_0\n", ["mlx5_0", "ibp12s0", "rocep1s0f0", "mlx5_bond_0"], []),
+        ("$ ibstat -l\nmlx4_0\n$ ibstat mlx4_0 1\nCA: 'mlx4_0'\nPort 1:\nState: Down\n", ["mlx4_0"], []),
+        ("0x0002c90300445561\n0x0002c90300445562\n", [], ["0x0002c90300445561", "0x0002c90300445562"]),
+        ("hello\nKilled\n", [], []),
+    ],
+)
 def test_lists_of_names_and_guids(text: str, names: list[str], guids: list[str]) -> None:
     found = parser("ibstat")(text)
     assert (found["ca_names"], found["port_guids"]) == (names, guids)
 
 
 def test_lines_picked_by_grep_make_ports_without_a_number() -> None:
-    found = parser("ibstat")("CA 'mlx4_0'\n\t\tState: Active\n\t\tRate: 56\n\t\tState: Down\n\t\tRate: 10\nCA 'mlx5_0'\n\t\tState: Armed\n")
+    found = parser("ibstat")(
+        "CA 'mlx4_0'\n\t\tState: Active\n\t\tRate: 56\n\t\tState: Down\n\t\tRate: 10\nCA 'mlx5_0'\n\t\tState: Armed\n"
+    )
     assert [ca["ports"] for ca in found["cas"]] == [
-        [{"state": "Active", "rate_gbps": 56}, {"state": "Down", "rate_gbps": 10}], [{"state": "Armed"}]]
+        [{"state": "Active", "rate_gbps": 56}, {"state": "Down", "rate_gbps": 10}],
+        [{"state": "Armed"}],
+    ]
 
 
 def test_remarks_emphasis_and_blackened_values() -> None:
-    found = parser("ibstat")("CA 'mlx5_0'   <--- this one\n\tCA type: ****\n\t**Port 1:**\n\t\t**State: Down**\n\t\tPhysical state: `Polling`\n"
-                             "\t\tRate: 10   # was 400\n\t\tBase lid: xxx\n\t\tPort GUID: ...\n")
-    assert found["cas"] == [{"ca": "mlx5_0", "ca_type": "****", "ports": [
-        {"port": 1, "state": "Down", "phys_state": "Polling", "rate_gbps": 10, "base_lid": "xxx", "port_guid": "..."}]}]
+    found = parser("ibstat")(
+        "CA 'mlx5_0'   <--- this one\n\tCA type: ****\n\t**Port 1:**\n\t\t**State: Down**\n"
+        "\t\tPhysical state: `Polling`\n"
+        "\t\tRate: 10   # was 400\n\t\tBase lid: xxx\n\t\tPort GUID: ...\n"
+    )
+    assert found["cas"] == [
+        {
+            "ca": "mlx5_0",
+            "ca_type": "****",
+            "ports": [
+                {
+                    "port": 1,
+                    "state": "Down",
+                    "phys_state": "Polling",
+                    "rate_gbps": 10,
+                    "base_lid": "xxx",
+                    "port_guid": "...",
+                }
+            ],
+        }
+    ]
 
 
 def test_other_tools_in_the_same_text_change_nothing() -> None:
@@ -197,44 +263,68 @@ def test_other_tools_in_the_same_text_change_nothing() -> None:
     names = [name for name in CAPTURES if tool_of(name) in OF_HOSTS]
     for capture in names:
         others = [name for name in names if tool_of(name) != tool_of(capture)]
-        bundle = "".join(f"##### {name}\n{CAPTURES[name]}##### rc=0\n" for name in [*others, capture, *reversed(others)])
+        bundle = "".join(
+            f"##### {name}\n{CAPTURES[name]}##### rc=0\n" for name in [*others, capture, *reversed(others)]
+        )
         assert told(parse(capture, bundle)) == told(parse(capture)), capture
 
 
-@pytest.mark.parametrize("text", [
-    "ibpanic: [21] main: can't init UMAD library: (No such file or directory)",
-    "ibpanic: [22] main: 'mlx5_9' IB device can't be found: (Success)",
-    "bash: ibstat: command not found",
-    "sudo: ibstat: command not found",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ibpanic: [21] main: can't init UMAD library: (No such file or directory)",
+        "ibpanic: [22] main: 'mlx5_9' IB device can't be found: (Success)",
+        "bash: ibstat: command not found",
+        "sudo: ibstat: command not found",
+    ],
+)
 def test_without_an_answer_the_reason_stands_in_errors(text: str) -> None:
-    assert parser("ibstat")(text) == {"cas": [], "ca_names": [], "port_guids": [], "unreadable_ca": [], "errors": [text], "unparsed": []}
+    assert parser("ibstat")(text) == {
+        "cas": [],
+        "ca_names": [],
+        "port_guids": [],
+        "unreadable_ca": [],
+        "errors": [text],
+        "unparsed": [],
+    }
 
 
 # ---- the other tools -----------------------------------------------------------------------------------------------------
 
+
 def test_ibv_devinfo_lists_devices_and_drivers_that_are_missing() -> None:
     found = parser("ibv_devinfo")(
         "libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs4\n"
-        "2 HCAs found:\n\tmlx5_0\n\tbnxt_re1\n\n")
+        "2 HCAs found:\n\tmlx5_0\n\tbnxt_re1\n\n"
+    )
     assert [hca["hca_id"] for hca in found["hcas"]] == ["mlx5_0", "bnxt_re1"]
     assert found["uverbs_without_driver"] == ["uverbs4"]
     assert len(found["errors"]) == 1
 
 
-@pytest.mark.parametrize("text", [
-    "No IB devices found", "Failed to get IB devices list: Function not implemented", "IB device 'mlx5_9' wasn't found",
-    "Failed to open device"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "No IB devices found",
+        "Failed to get IB devices list: Function not implemented",
+        "IB device 'mlx5_9' wasn't found",
+        "Failed to open device",
+    ],
+)
 def test_ibv_devinfo_without_devices(text: str) -> None:
     assert parser("ibv_devinfo")(text) == {"hcas": [], "uverbs_without_driver": [], "errors": [text], "unparsed": []}
 
 
 def test_ibv_devinfo_capability_words_are_no_state() -> None:
-    found = parser("ibv_devinfo")("hca_id: hns_0\nphys_port_cnt: 1\ndevice_cap_flags: 0x1\nPORT_ACTIVE_EVENT\nMEM_WINDOW\n")
+    found = parser("ibv_devinfo")(
+        "hca_id: hns_0\nphys_port_cnt: 1\ndevice_cap_flags: 0x1\nPORT_ACTIVE_EVENT\nMEM_WINDOW\n"
+    )
     assert found["hcas"] == [{"hca_id": "hns_0", "phys_port_cnt": 1, "ports": []}]
 
 
-@pytest.mark.parametrize(("value", "wanted"), [("invalid MTU (0)", "invalid MTU (0)"), ("", ""), ("4096 (5)", 4096), ("1024", 1024)])
+@pytest.mark.parametrize(
+    ("value", "wanted"), [("invalid MTU (0)", "invalid MTU (0)"), ("", ""), ("4096 (5)", 4096), ("1024", 1024)]
+)
 def test_ibv_devinfo_numbers_or_what_is_printed(value: str, wanted: object) -> None:
     found = parser("ibv_devinfo")(f"hca_id: rxe0\n\tport: 1\n\t\tactive_mtu:\t{value}\n")
     assert found["hcas"][0]["ports"][0]["active_mtu"] == wanted
@@ -247,12 +337,16 @@ def test_rdma_link_json_of_all_versions(indent: int | None, port_in_name: bool) 
     objects = []
     for number, link in enumerate(wanted["links"]):
         name = f"{link['dev']}/{link['port']}" if port_in_name else link["dev"]
-        objects.append({"ifindex": number, "ifname": name, **{key: value for key, value in link.items() if key != "dev"}})
+        objects.append(
+            {"ifindex": number, "ifname": name, **{key: value for key, value in link.items() if key != "dev"}}
+        )
     assert parser("rdma_link")(json.dumps(objects, indent=indent)) == wanted
 
 
 def test_rdma_link_json_cut_in_the_middle() -> None:
-    text = '[{"ifindex":0,"ifname":"mlx5_0","port":1,"state":"ACTIVE","netdev":"eth1"},{"ifindex":1,"ifname":"mlx5_1","po'
+    text = (
+        '[{"ifindex":0,"ifname":"mlx5_0","port":1,"state":"ACTIVE","netdev":"eth1"},{"ifindex":1,"ifname":"mlx5_1","po'
+    )
     found = parser("rdma_link")(text)
     assert found["ethernet"] == {"mlx5_0": "eth1"}
     assert found["unparsed"] == ['{"ifindex":1,"ifname":"mlx5_1","po']
@@ -262,21 +356,34 @@ def test_show_gids_without_routable_address_or_with_blackened_digits() -> None:
     found = parser("show_gids")(
         "roceP2p1s0f0    1   0   fe80:0000:0000:0000:xxxx:xxxx:xxxx:xxxx              v1   enP2p1\n"
         "roceP2p1s0f0    1   3   0000:0000:0000:0000:0000:ffff:c0a8:640e 192.168.100.14   v2   enP2p1\n"
-        "mlx5_1  1  1  fe80:0000:0000:0000:xxxx:xxxx:xxxx:xxxx   V2  eth1\nmlx5_2 1 1 fe80::1 RoCE v2 eth2\nn_gids_found=9\n")
+        "mlx5_1  1  1  fe80:0000:0000:0000:xxxx:xxxx:xxxx:xxxx   V2  eth1\nmlx5_2 1 1 fe80::1 RoCE v2 eth2\nn_gids_found=9\n"
+    )
     assert found["right_gid_index"] == {"roceP2p1s0f0": 3}
     assert found["no_routable_gid"] == ["mlx5_1", "mlx5_2"]
     assert [gid["version"] for gid in found["gids"]] == ["v1", "v2", "v2", "v2"]
     assert found["errors"] == ["show_gids counted 9 GIDs, the text holds 4"]
 
 
-@pytest.mark.parametrize(("rows", "index"), [
-    ([("1", "fe80::1", "bond0"), ("3", "::ffff:10.0.0.1", "bond0.7"), ("5", "::ffff:10.0.0.1", "bond0")], 5),  # the port before a VLAN of it
-    ([("1", "fe80::1", "bond0"), ("3", "fe80::1", "bond0.7"), ("5", "::ffff:10.0.0.1", "bond0.7")], 5),  # only the VLAN has an address
-    ([("1", "fe80::1", "eth1"), ("3", "fd00::1", "eth1"), ("5", "::ffff:10.0.0.1", "eth1")], 5),  # IPv4 before IPv6
-    ([("1", "fe80::1", "eth1"), ("2", "::ffff:169.254.1.1", "eth1"), ("3", "fd00::1", "eth1")], 3),  # link-local IPv4 last
-    ([("9", "::ffff:10.0.0.1", "net1"), ("7", "::ffff:10.0.0.1", "net1")], 7),  # a pod without the default GID
-    ([("1", "fe80::1", "eth1"), ("3", "::ffff:10.0.0.1", "vxlan0")], None),
-])
+@pytest.mark.parametrize(
+    ("rows", "index"),
+    [
+        (
+            [("1", "fe80::1", "bond0"), ("3", "::ffff:10.0.0.1", "bond0.7"), ("5", "::ffff:10.0.0.1", "bond0")],
+            5,
+        ),  # before its VLAN
+        (
+            [("1", "fe80::1", "bond0"), ("3", "fe80::1", "bond0.7"), ("5", "::ffff:10.0.0.1", "bond0.7")],
+            5,
+        ),  # only the VLAN has an address
+        ([("1", "fe80::1", "eth1"), ("3", "fd00::1", "eth1"), ("5", "::ffff:10.0.0.1", "eth1")], 5),  # IPv4 before IPv6
+        (
+            [("1", "fe80::1", "eth1"), ("2", "::ffff:169.254.1.1", "eth1"), ("3", "fd00::1", "eth1")],
+            3,
+        ),  # link-local IPv4 last
+        ([("9", "::ffff:10.0.0.1", "net1"), ("7", "::ffff:10.0.0.1", "net1")], 7),  # a pod without the default GID
+        ([("1", "fe80::1", "eth1"), ("3", "::ffff:10.0.0.1", "vxlan0")], None),
+    ],
+)
 def test_show_gids_chooses_the_index(rows: list[tuple[str, str, str]], index: int | None) -> None:
     text = "".join(f"mlx5_0 1 {number} {gid} v2 {netdev}\n" for number, gid, netdev in rows)
     assert parser("show_gids")(text)["right_gid_index"].get("mlx5_0") == index
@@ -285,7 +392,9 @@ def test_show_gids_chooses_the_index(rows: list[tuple[str, str, str]], index: in
 def test_ibdev2netdev_remarks_broken_lines_and_no_netdev() -> None:
     found = parser("ibdev2netdev")(
         "mlx5_0   port  1  ==>  ibp26s0   (Down)  # rail 1\nmlx5_1 port 1 ==>  (Down)\n"
-        "0000:31:00.0 mlx5_2 (MT41692 - 900-9D3B6) BlueField-3 DPU 200GbE dual-port QSFP112,\nPCIe Gen5.0 x16 fw 32.37.1306 port 1 (DOWN  ) ==> ens3np0 (Up)\n")
+        "0000:31:00.0 mlx5_2 (MT41692 - 900-9D3B6) BlueField-3 DPU 200GbE dual-port QSFP112,\n"
+        "PCIe Gen5.0 x16 fw 32.37.1306 port 1 (DOWN  ) ==> ens3np0 (Up)\n"
+    )
     assert found["map"] == {"mlx5_0": "ibp26s0", "mlx5_1": "", "mlx5_2": "ens3np0"}
     assert found["netdev_up"] == ["mlx5_2"]
     assert found["entries"][2]["fw"] == "32.37.1306"
@@ -311,39 +420,118 @@ def test_mlnx_qos_of_two_interfaces_and_with_lost_line_ends() -> None:
 
 def test_iblinkinfo_types_rates_and_notes() -> None:
     links = parse("iblinkinfo_blocks")["links"]
-    assert [(link["node_type"], link["peer_type"], link["rate_gbps"], link["state"], link["phys_state"], link["note"]) for link in links] == [
-        ("CA", "Switch", 200, "Active", "LinkUp", "Could be 106.25 Gbps"), ("CA", "", None, "Down", "Polling", ""),
-        ("CA", "Switch", 400, "Active", "LinkUp", ""), ("Switch", "CA", 200, "Active", "LinkUp", ""),
-        ("Switch", "CA", 20, "Active", "LinkUp", ""), ("Switch", "", None, "Down", "Disabled", ""),
-        ("Switch", "Switch", 400, "Active", "LinkUp", "")]
+    fields = ("node_type", "peer_type", "rate_gbps", "state", "phys_state", "note")
+    assert [tuple(link[field] for field in fields) for link in links] == [
+        ("CA", "Switch", 200, "Active", "LinkUp", "Could be 106.25 Gbps"),
+        ("CA", "", None, "Down", "Polling", ""),
+        ("CA", "Switch", 400, "Active", "LinkUp", ""),
+        ("Switch", "CA", 200, "Active", "LinkUp", ""),
+        ("Switch", "CA", 20, "Active", "LinkUp", ""),
+        ("Switch", "", None, "Down", "Disabled", ""),
+        ("Switch", "Switch", 400, "Active", "LinkUp", ""),
+    ]
 
 
 def test_mlxlink_json_says_the_same() -> None:
     wanted = parse("mlxlink_text")
-    document = {"result": {"output": {title: dict(labels) for title, labels in wanted["sections"].items()}}, "status": {"code": 0}}
-    document["result"]["output"]["Physical Counters and BER Info"]["Raw Physical Errors Per Lane"] = {"values": ["11", "22", "33", "44"]}
+    document = {
+        "result": {"output": {title: dict(labels) for title, labels in wanted["sections"].items()}},
+        "status": {"code": 0},
+    }
+    document["result"]["output"]["Physical Counters and BER Info"]["Raw Physical Errors Per Lane"] = {
+        "values": ["11", "22", "33", "44"]
+    }
     found = parser("mlxlink")(json.dumps(document))
-    assert {key: found[key] for key in wanted if key != "sections"} == {key: wanted[key] for key in wanted if key != "sections"}
+    assert {key: found[key] for key in wanted if key != "sections"} == {
+        key: wanted[key] for key in wanted if key != "sections"
+    }
 
 
-@pytest.mark.parametrize("document", [
-    {"lldp": {"interface": {"ens4np0": {"chassis": {"leaf-3.fabric": {"id": {"type": "mac", "value": "00:1c:73:aa:bb:01"}}},
-                                        "port": {"id": {"type": "ifname", "value": "Ethernet11/1"}, "descr": "gpu-1 rail 3"}}}}},
-    {"lldp": {"interface": [{"ens4np0": {"chassis": {"leaf-3.fabric": {"id": {"type": "mac", "value": "00:1c:73:aa:bb:01"}}},
-                                         "port": {"id": {"type": "ifname", "value": "Ethernet11/1"}, "descr": "gpu-1 rail 3"}}}]}},
-    {"lldp": [{"interface": [{"name": "ens4np0", "chassis": [{"id": [{"type": "mac", "value": "00:1c:73:aa:bb:01"}],
-                                                              "name": [{"value": "leaf-3.fabric"}]}],
-                              "port": [{"id": [{"type": "ifname", "value": "Ethernet11/1"}], "descr": [{"value": "gpu-1 rail 3"}]}]}]}]},
-])
+@pytest.mark.parametrize(
+    "document",
+    [
+        {
+            "lldp": {
+                "interface": {
+                    "ens4np0": {
+                        "chassis": {"leaf-3.fabric": {"id": {"type": "mac", "value": "00:1c:73:aa:bb:01"}}},
+                        "port": {"id": {"type": "ifname", "value": "Ethernet11/1"}, "descr": "gpu-1 rail 3"},
+                    }
+                }
+            }
+        },
+        {
+            "lldp": {
+                "interface": [
+                    {
+                        "ens4np0": {
+                            "chassis": {"leaf-3.fabric": {"id": {"type": "mac", "value": "00:1c:73:aa:bb:01"}}},
+                            "port": {"id": {"type": "ifname", "value": "Ethernet11/1"}, "descr": "gpu-1 rail 3"},
+                        }
+                    }
+                ]
+            }
+        },
+        {
+            "lldp": [
+                {
+                    "interface": [
+                        {
+                            "name": "ens4np0",
+                            "chassis": [
+                                {
+                                    "id": [{"type": "mac", "value": "00:1c:73:aa:bb:01"}],
+                                    "name": [{"value": "leaf-3.fabric"}],
+                                }
+                            ],
+                            "port": [
+                                {
+                                    "id": [{"type": "ifname", "value": "Ethernet11/1"}],
+                                    "descr": [{"value": "gpu-1 rail 3"}],
+                                }
+                            ],
+                        }
+                    ]
+                }
+            ]
+        },
+    ],
+)
 def test_lldp_json_of_all_versions(document: dict[str, t.Any]) -> None:
     assert parser("lldp")(json.dumps(document)) == parse("lldp_people")
 
 
 # ---- no text raises ------------------------------------------------------------------------------------------------------
 
-PIECES = sorted({line for text in CAPTURES.values() for line in text.splitlines(keepends=True)} | {
-    "ibwarn: [1] x: y\n", "ibpanic: [1] main: stat of IB device '", "\x1b[31m", "\r", "\x00", "libibverbs: Warning: ", "-----\n", "gpu-1: ", "0: ",
-    "[1,2]<stderr>:", "> ", "{", "}", "[", '"ifname"', "\\n", "&#39;", "<br>", "GID[", "==(", ")==>", "9" * 5000, "\u0663", "\u00b2"})
+PIECES = sorted(
+    {line for text in CAPTURES.values() for line in text.splitlines(keepends=True)}
+    | {
+        "ibwarn: [1] x: y\n",
+        "ibpanic: [1] main: stat of IB device '",
+        "\x1b[31m",
+        "\r",
+        "\x00",
+        "libibverbs: Warning: ",
+        "-----\n",
+        "gpu-1: ",
+        "0: ",
+        "[1,2]<stderr>:",
+        "> ",
+        "{",
+        "}",
+        "[",
+        '"ifname"',
+        "\\n",
+        "&#39;",
+        "<br>",
+        "GID[",
+        "==(",
+        ")==>",
+        "9" * 5000,
+        "\u0663",
+        "\u00b2",
+    }
+)
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -360,7 +548,7 @@ def test_no_text_raises(tool: str, text: str) -> None:
 def test_no_mixture_of_captures_raises(tool: str, pieces: list[str], cuts: list[int]) -> None:
     text = "".join(pieces)
     for cut in cuts:
-        text = text[:cut] + text[cut + 3:]
+        text = text[:cut] + text[cut + 3 :]
     json.dumps(parser(tool)(text))
 
 
@@ -368,18 +556,36 @@ def test_no_mixture_of_captures_raises(tool: str, pieces: list[str], cuts: list[
 def test_no_cut_raises_and_what_came_before_stays(capture: str) -> None:
     """Cut at every byte: what is read from the beginning is what the whole text says of it."""
     text = CAPTURES[capture]
-    whole = {key: value for key, value in parse(capture).items() if isinstance(value, list) and key in ("cas", "ports", "hcas", "links", "gids")}
+    whole = {key: value for key, value in parse(capture).items() if key in ("cas", "ports", "hcas", "links", "gids")}
     for at in range(0, len(text), max(1, len(text) // 300)):
         found = parse(capture, text[:at])
         for key, items in whole.items():
-            assert found[key][:-1] == items[:max(0, len(found[key]) - 1)], (at, key)
+            assert found[key][:-1] == items[: max(0, len(found[key]) - 1)], (at, key)
+
+
+HOSTILE = [
+    piece * 200_000 for piece in (" ", "=", "-", "a", "0", "'", "[", "{", ">", "#", ":", '"', "(", "|", "@", "<", "~")
+] + [
+    "\t" * 200_000 + "x",
+    "a." * 100_000,
+    "x " * 100_000,
+    "\x1b]" * 100_000,
+    "\x1b[" + "1;" * 100_000,
+    "**a" * 70_000,
+    "`a" * 100_000,
+    "<br" * 70_000,
+    "CA" + " " * 200_000,
+    "link a/1 " + "lid 1 " * 40_000,
+    "hca_id:" + " " * 200_000,
+    "GID[0]: " + "a:" * 100_000,
+    "port " * 40_000,
+    "ibwarn: [" * 40_000,
+    "sh: " * 50_000,
+]
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("text", [" " * 200_000, "\t" * 200_000 + "x", "=" * 200_000, "-" * 200_000, "a" * 200_000, "a." * 100_000, "0" * 200_000,
-                                  "CA" + " " * 200_000, "'" * 200_000, "[" * 200_000, "{" * 200_000, ">" * 200_000, "#" * 200_000, ":" * 200_000,
-                                  "\x1b]" * 100_000, "\x1b[" + "1;" * 100_000, "**a" * 70_000, "`a" * 100_000, '"' * 200_000, "(" * 200_000, "<br" * 70_000,
-                                  "x " * 100_000, "link a/1 " + "lid 1 " * 40_000, "hca_id:" + " " * 200_000, "GID[0]: " + "a:" * 100_000, "port " * 40_000])
+@pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_lines_take_linear_time(tool: str, text: str) -> None:
     started = time.process_time()
     parser(tool)(text)
