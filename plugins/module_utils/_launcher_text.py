@@ -36,3 +36,10 @@ def lines_of(text: str) -> list[str]:
     if text.count("\\n") > 4 * text.count("\n") + 2:
         text = _ESCAPED_NEWLINE.sub("\n", text)
     return _NEWLINE.split(text)
+
+
+def without_tags(line: str) -> str:
+    """One line without colours and without the tags that mpirun writes into it."""
+    if "\x1b" in line:
+        line = _ANSI.sub("", line)
+    return _TAG.sub("", line) if "<std" in line else line
