@@ -1,0 +1,197 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Builds a release's image (root file system, kernel, initial RAM disk) once, and finds it in the cache afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import io
+import os
+import pathlib
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import typing as t
+
+from lab import tools, vmlinux
+from lab.errors import LabError
+from lab.paths import IMAGE_SOURCES
+from lab.progress import Progress
+
+_BUILD_TIMEOUT_S = 1800
+_FREE_MIB = 768
+_MKE2FS_OPTIONS = (
+    *("-t", "ext4", "-L", "lab", "-m", "0", "-J", "size=16", "-N", "65536"),
+    # Checksums and lazy initialisation cost an emulated processor more than they are worth on a disk that lives an hour.
+    *("-O", "^metadata_csum", "-E", "lazy_itable_init=1,lazy_journal_init=1"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """A built image: a sparse raw ext4 file system, the unpacked kernel and the initial RAM disk."""
+
+    key: str
+    root: pathlib.Path
+    kernel: pathlib.Path
+    ramdisk: pathlib.Path
+
+
+def packages(variant: str) -> list[str]:
+    """The Debian packages of a variant: the common ones and the variant's own."""
+    names = (IMAGE_SOURCES / "packages.txt").read_text("ascii").split()
+    own = IMAGE_SOURCES / f"packages-{variant}.txt"
+    if own.exists():
+        names += own.read_text("ascii").split()
+    return names
+
+
+def image_key(release: str, variant: str) -> str:
+    """A name that changes whenever what builds the image does: its sources, the release, the variant, this file."""
+    digest = hashlib.sha256(f"{release}\0{variant}\0{' '.join(packages(variant))}\0".encode())
+    sources = sorted(path for path in IMAGE_SOURCES.rglob("*") if path.is_file())
+    for path in [*sources, pathlib.Path(__file__), pathlib.Path(vmlinux.__file__)]:
+        digest.update(f"{path.name}\0{path.stat().st_mode & 0o111}\0".encode() + path.read_bytes())
+    return f"{release}-{variant}-{digest.hexdigest()[:16]}"
+
+
+def ensure(cache: pathlib.Path, release: str, variant: str, mirror: str | None, progress: Progress) -> Image:
+    """The image of release and variant, built under a lock when the cache has none. Raises LabError when it cannot be."""
+    key = image_key(release, variant)
+    image = cached(cache, key)
+    if image.root.exists():
+        return image
+    tools.require(tools.BUILD_TOOLS)
+    if os.geteuid() != 0:
+        tools.require(tools.UNPRIVILEGED_BUILD_TOOLS)
+    with _build_lock(cache / f"{key}.lock", progress):
+        if not image.root.exists():
+            with progress.step(f"building the {key.rsplit('-', 1)[0]} image, once"):
+                _build(cache, key, release, variant, mirror)
+    return image
+
+
+def cached(cache: pathlib.Path, key: str) -> Image:
+    """Where the image of that key lies in the cache, built or not."""
+    directory = cache / key
+    return Image(key, directory / "root.img", directory / "vmlinux", directory / "initrd.cpio")
+
+
+@contextlib.contextmanager
+def _build_lock(path: pathlib.Path, progress: Progress) -> t.Iterator[None]:
+    with path.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with progress.step("waiting for another build of the same image"):
+                fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _build(cache: pathlib.Path, key: str, release: str, variant: str, mirror: str | None) -> None:
+    """Build in a directory of its own beside the final one, and rename it last: a killed build leaves no half image."""
+    for stale in cache.glob(f"{key}.build-*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    work = pathlib.Path(tempfile.mkdtemp(prefix=f"{key}.build-", dir=cache))
+    try:
+        work.chmod(0o755)
+        archive = work / "root.tar"
+        _make_root_archive(work, archive, release, variant, mirror)
+        done = work / "done"
+        done.mkdir()
+        with tarfile.open(archive) as tar:
+            (done / "vmlinux").write_bytes(vmlinux.extract(_member(tar, "./boot/vmlinuz")))
+            (done / "initrd.cpio").write_bytes(_member(tar, "./boot/initrd.cpio"))
+        _make_file_system(work, archive, done / "root.img")
+        done.rename(cache / key)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    stream = archive.extractfile(name)
+    if stream is None:
+        raise LabError(f"the image holds no {name}: its build is broken")
+    return stream.read()
+
+
+def _make_root_archive(
+    work: pathlib.Path, archive: pathlib.Path, release: str, variant: str, mirror: str | None
+) -> None:
+    """Run mmdebstrap: as root in its root mode, otherwise in a user namespace (`unshare` mode)."""
+    overlay = work / "overlay.tar"
+    overlay.write_bytes(_overlay())
+    command = [
+        "mmdebstrap",
+        f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
+        "--variant=minbase",
+        "--aptopt=Acquire::Retries 3",
+        f"--include={','.join(packages(variant))}",
+        f"--customize-hook=tar-in {overlay} /",
+        f'--customize-hook=sh "$1/lab-build/customize.sh" "$1" {variant}',
+        release,
+        str(archive),
+    ]
+    if mirror:
+        command.append(mirror)
+    environment = {**os.environ, "PATH": tools.search_path(), "LC_ALL": "C.UTF-8"}
+    if os.geteuid() == 0:
+        # A killed build then leaves nothing outside its own directory. (Another user's cannot be reached from the namespace.)
+        environment["TMPDIR"] = str(work)
+    _run(command, work, environment)
+
+
+def _overlay() -> bytes:
+    """The files that every node shares, owned by root whoever has checked them out, and the build's own scripts."""
+    buffer = io.BytesIO()
+
+    def owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = 0
+        entry.uname = entry.gname = "root"
+        entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
+        return entry
+
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.add(IMAGE_SOURCES / "rootfs", ".", filter=owned_by_root)
+        for path in sorted(IMAGE_SOURCES.iterdir()):
+            if path.is_file():
+                archive.add(path, f"./lab-build/{path.name}", filter=owned_by_root)
+    return buffer.getvalue()
+
+
+def _make_file_system(work: pathlib.Path, archive: pathlib.Path, target: pathlib.Path) -> None:
+    """Turn the archive into a sparse ext4 image. Only a user other than root needs fakeroot, to keep the files' owners."""
+    script = (
+        'set -e; mkdir tree; tar -x -f "$1" -C tree; rm -f tree/boot/*; '
+        'size=$(du -s -m tree | cut -f 1); truncate -s "$((size * 115 / 100 + $2))M" "$3"; shift 3; '
+        'mke2fs -q -d tree "$@"'
+    )
+    command = ["sh", "-c", script, "sh", str(archive), str(_FREE_MIB), str(target), *_MKE2FS_OPTIONS, str(target)]
+    if os.geteuid() != 0:
+        command.insert(0, "fakeroot")
+    _run(command, work, {**os.environ, "PATH": tools.search_path()})
+
+
+def _run(command: t.Sequence[str], work: pathlib.Path, environment: t.Mapping[str, str]) -> None:
+    log = work / "build.log"
+    with log.open("ab") as stream:
+        process = subprocess.Popen(
+            command, cwd=work, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT
+        )
+        try:
+            status = process.wait(_BUILD_TIMEOUT_S)
+        except BaseException:
+            # mmdebstrap unmounts and removes what it has made when it is asked to end.
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            process.kill()
+            process.wait()
+            raise
+    if status != 0:
+        tail = "\n  ".join(log.read_text("utf-8", "replace").splitlines()[-12:])
+        raise LabError(f"the image was not built: {command[0]} ended with status {status}; it said last:\n  {tail}")
