@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import pwd
 import signal
 import subprocess
 import time
@@ -120,6 +121,68 @@ class Tools:
             time.monotonic() - began,
             timed_out=timed_out,
         )
+
+    def start(
+        self,
+        argv: t.Sequence[str],
+        env: t.Mapping[str, str] | None = None,
+        stdin: int | None = subprocess.DEVNULL,
+        stdout: int | t.IO[bytes] = subprocess.PIPE,
+        stderr: int | t.IO[bytes] = subprocess.PIPE,
+        account: Account | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start *argv* as the leader of a process group and leave it running: the caller waits and calls end_group().
+
+        With *account* it runs as that user, in that home. FileNotFoundError names a program that is not installed.
+        """
+        program = self.find(argv[0])
+        if program is None:
+            raise FileNotFoundError(f"{argv[0]} is not installed")
+        environment = {**os.environ, "LC_ALL": "C", **(account.environment if account else {}), **(env or {})}
+        switch = account is not None and os.geteuid() == 0 and account.uid != 0
+        return subprocess.Popen(
+            [program, *argv[1:]],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=environment,
+            cwd=account.home if account and os.path.isdir(account.home) else "/",
+            start_new_session=True,
+            user=account.uid if account and switch else None,
+            group=account.gid if account and switch else None,
+            extra_groups=account.groups if account and switch else None,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Account:
+    """A user of the node, as getpwnam(3) and getgrouplist(3) describe it."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+    groups: tuple[int, ...] = ()
+
+    @classmethod
+    def named(cls, name: str) -> Account:
+        """LookupError says which user the node does not have."""
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            raise LookupError(f"this node has no user {name!r}") from None
+        groups = tuple(os.getgrouplist(name, entry.pw_gid))
+        return cls(name, entry.pw_uid, entry.pw_gid, entry.pw_dir, groups)
+
+    @classmethod
+    def behind(cls, name: str = "") -> Account:
+        """The user *name*, or without one the user who became root by sudo, or the user of this process."""
+        return cls.named(name or os.environ.get("SUDO_USER") or pwd.getpwuid(os.geteuid()).pw_name)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What login(1) would set for this user."""
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
 def end_group(process: subprocess.Popen[bytes], grace: float = GRACE_S) -> None:

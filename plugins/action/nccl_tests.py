@@ -1,0 +1,118 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Controller side of nccl_tests: starts the runs on the launcher, renews its lease while they go on, brings the results back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+import typing as t
+
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result import shape_run
+
+#: the launcher may be out of reach for so long before its results are given up, in seconds; its lease has ended then
+OUT_OF_REACH_S = 60.0
+#: looks that may find the launcher's process gone before that is believed: it may just have ended
+GONE_LOOKS = 2
+
+
+class Lost(Exception):
+    """The launcher or its process is gone; the sentence says how."""
+
+
+class ActionModule(ActionBase):
+    _supports_check_mode = True
+
+    def run(self, tmp: t.Any = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        parent = os.getppid()
+        started = self._execute_module(task_vars=task_vars)
+        if started.get("failed") or not started.get("started"):
+            result.update(started)
+            return result
+        problem = ""
+        try:
+            outcome = self._supervise(started["directory"], parent)
+        except Lost as error:
+            problem = str(error)
+            outcome = self._last_results
+        launcher = str(self._task.args.get("here", ""))
+        runs = [shape_run(raw, outcome.get("hostnames", {})) for raw in outcome["results"]]
+        used = sorted({node for run in runs for node in run["nodes"]})
+        names = [node["name"] for node in self._task.args.get("nodes", [])]
+        left_out = [{"node": node, "why": why} for node, why in outcome.get("lost", {}).items() if node not in used]
+        problem = problem or outcome.get("ended", "")
+        result.update(
+            changed=False,
+            started=True,
+            runs=runs,
+            planned=len(self._task.args["runs"]),
+            problem=problem and f"{launcher}: {problem}",
+            nodes_used=[name for name in names if name in used],
+            nodes_left_out=left_out,
+            lost=outcome.get("lost", {}),
+            released=outcome.get("released", []),
+        )
+        return result
+
+    def _supervise(self, directory: str, parent: int) -> dict[str, t.Any]:
+        """Renew until the launcher says that it is done; what it has measured is fetched after every run."""
+        self._last_results: dict[str, t.Any] = {"results": []}
+        interval = float(self._task.args.get("poll_s", 5))
+        finished = -1
+        gone = 0
+        reached = time.monotonic()
+        while True:
+            if os.getppid() != parent:
+                # Ansible itself was killed, and this worker goes on as an orphan: nobody wants the results.
+                self._give_up(directory)
+            try:
+                status, running = self._look(directory)
+                reached = time.monotonic()
+            except (AnsibleConnectionFailure, AnsibleError, ValueError) as error:
+                if time.monotonic() - reached > OUT_OF_REACH_S:
+                    raise Lost(f"the launcher cannot be reached any more: {error}") from error
+                time.sleep(interval)
+                continue
+            if status is not None and status["finished"] != finished:
+                finished = status["finished"]
+                self._last_results = self._fetch(directory) or self._last_results
+                self._display.v(f"nccl_tests: {finished} of {status['of']} runs finished")
+            if status is not None and status["state"] == "done":
+                return self._fetch(directory) or self._last_results
+            gone = 0 if running else gone + 1
+            if gone > GONE_LOOKS:
+                raise Lost("the process that carries the runs out ended before it was done")
+            time.sleep(interval)
+
+    def _look(self, directory: str) -> tuple[dict[str, t.Any] | None, bool]:
+        """Renew the lease and read the status in one cheap command; (status, whether the launcher's process lives)."""
+        path = shlex.quote(directory)
+        command = (
+            f"cd {path} 2>/dev/null && touch -c alive && "
+            '{ cat status 2>/dev/null; echo; kill -0 "$(cat pid 2>/dev/null)" 2>/dev/null && echo running; }'
+        )
+        answer = self._low_level_execute_command(command, executable="/bin/sh")
+        lines = [line for line in str(answer["stdout"]).splitlines() if line.strip()]
+        status = next((json.loads(line) for line in lines if line.startswith("{")), None)
+        return status, "running" in lines
+
+    def _fetch(self, directory: str) -> dict[str, t.Any] | None:
+        answer = self._low_level_execute_command(f"cat {shlex.quote(directory)}/results.json", executable="/bin/sh")
+        try:
+            results: dict[str, t.Any] = json.loads(str(answer["stdout"]))
+        except ValueError:
+            return None
+        return results
+
+    def _give_up(self, directory: str) -> t.NoReturn:
+        """End the lease now rather than let it run out, and this process without a word to an Ansible that is gone."""
+        try:
+            self._low_level_execute_command(f"echo 0 > {shlex.quote(directory)}/alive", executable="/bin/sh")
+        finally:
+            os._exit(1)

@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the launcher is asked to run, and the command line of each run. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils import _launch
+from ansible_collections.gpufabric.cluster.plugins.module_utils._run_processes import MARKER
+
+LAUNCHERS = ("mpirun", "srun", "local")
+
+#: where, beside the program that is measured, every run's files lie: below the lease's work directory
+SESSION = "t"
+REPORT = "report.json"
+HOSTS = "hosts"
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """name: in the inventory; address: on the control network; slurm: what srun calls it."""
+
+    name: str
+    address: str
+    port: int = 22
+    slurm: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One collective over some nodes.
+
+    stage: node, cluster or rail; program: its path and leading arguments; options: its further arguments.
+    environment: for the ranks; mca: parameters of Open MPI; nodes: names. alone: each node runs it by itself, all at the same
+    time. claim: the transport that the run is meant to use, which the proof is held against.
+    """
+
+    stage: str
+    collective: str
+    backend: str
+    program: tuple[str, ...]
+    options: tuple[str, ...]
+    nodes: tuple[str, ...]
+    ranks_per_node: int = 1
+    environment: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
+    mca: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
+    timeout_s: float = 600.0
+    alone: bool = False
+    report: bool = False
+    claim: str = ""
+    rail: str = ""
+
+    @classmethod
+    def from_dict(cls, data: t.Mapping[str, t.Any]) -> Run:
+        known = {field.name: data[field.name] for field in dataclasses.fields(cls) if field.name in data}
+        for name in ("program", "options", "nodes"):
+            known[name] = tuple(str(item) for item in known.get(name, ()))
+        for name in ("environment", "mca"):
+            known[name] = {str(key): str(value) for key, value in known.get(name, {}).items()}
+        return cls(**known)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """All runs of one launch. here: the launcher's own name in the inventory; ssh: the remote shell's argv."""
+
+    run_id: str
+    launcher: str
+    here: str
+    nodes: tuple[Node, ...]
+    runs: tuple[Run, ...]
+    mpi: _launch.Mpi
+    work: str
+    user: str
+    as_root: bool
+    control_networks: tuple[str, ...] = ()
+    ssh: tuple[str, ...] = ()
+    ttl_s: float = 60.0
+
+    @classmethod
+    def from_dict(cls, data: t.Mapping[str, t.Any]) -> Job:
+        known = {field.name: data[field.name] for field in dataclasses.fields(cls) if field.name in data}
+        known["nodes"] = tuple(Node(**node) for node in data["nodes"])
+        known["runs"] = tuple(Run.from_dict(run) for run in data["runs"])
+        known["mpi"] = _launch.Mpi(**data["mpi"])
+        for name in ("control_networks", "ssh"):
+            known[name] = tuple(data.get(name, ()))
+        return cls(**known)
+
+    def as_dict(self) -> dict[str, t.Any]:
+        return dataclasses.asdict(self)
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    def environment(self, run: Run) -> dict[str, str]:
+        """What every rank gets: the run's own variables and the mark by which its processes are found again."""
+        return {MARKER: self.run_id, **run.environment}
+
+    def program(self, run: Run) -> tuple[str, ...]:
+        report = ("-J", self.report_path) if run.report else ()
+        return (*run.program, *run.options, *report)
+
+    @property
+    def report_path(self) -> str:
+        return f"{self.work}/{REPORT}"
+
+    @property
+    def hosts_path(self) -> str:
+        return f"{self.work}/{HOSTS}"
+
+    def launch(self, run: Run, nodes: t.Sequence[str]) -> _launch.Launch:
+        """The launch of *run* over *nodes*, those that are still there. The launcher comes first, so that rank 0 is here."""
+        ordered = sorted(nodes, key=lambda name: name != self.here)
+        by_name = {node.name: node for node in self.nodes}
+        slurm = self.launcher == "srun"
+        hosts = [
+            _launch.Host(by_name[n].slurm or n if slurm else by_name[n].address, run.ranks_per_node) for n in ordered
+        ]
+        return _launch.Launch(
+            program=self.program(run),
+            hosts=tuple(hosts),
+            environment=self.environment(run),
+            control_networks=self.control_networks,
+            session=f"{self.work}/{SESSION}",
+            ssh=self.ssh,
+            mca=run.mca,
+            as_root=self.as_root,
+        )
+
+    def argv(self, run: Run, nodes: t.Sequence[str]) -> list[str]:
+        """The command line of *run*, as it is started and as it is shown."""
+        if run.alone or (self.launcher == "local" and run.ranks_per_node * len(nodes) == 1):
+            return list(self.program(run))
+        launch = self.launch(run, nodes)
+        if self.launcher == "srun":
+            return _launch.srun_argv(launch, f"gpufabric-{self.run_id}", run.timeout_s)
+        return _launch.mpirun_argv(self.mpi, launch, self.hosts_path)
+
+
+def minimum_nodes(run: Run) -> int:
+    """A run over the cluster says nothing about a network with one node."""
+    return 1 if run.alone or run.stage == "node" else 2

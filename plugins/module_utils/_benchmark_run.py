@@ -1,0 +1,297 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Carries a job out on the launcher, detached from Ansible, for as long as its lease is renewed. PRIVATE to the collection.
+
+It runs each collective, keeps what was printed, counts what every node's NICs did, names nodes that went away, and ends
+everything everywhere when a time limit passes or the lease does. It judges nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils import _benchmark_job, _launch
+from ansible_collections.gpufabric.cluster.plugins.module_utils._authorized_keys import acting_as
+from ansible_collections.gpufabric.cluster.plugins.module_utils._benchmark_job import Job, Run
+from ansible_collections.gpufabric.cluster.plugins.module_utils._lease import Lease, run_detached
+from ansible_collections.gpufabric.cluster.plugins.module_utils._node_agent import Agent
+from ansible_collections.gpufabric.cluster.plugins.module_utils._peers import Peers
+from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Account, Tools, end_group
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
+from ansible_collections.gpufabric.cluster.plugins.module_utils._run_processes import MARKER
+from ansible_collections.gpufabric.cluster.plugins.module_utils._text_bounds import head_and_tail
+
+JOB, RESULTS, STATUS, PID = "job.json", "results.json", "status", "pid"
+#: of one run's stdout and stderr, in characters
+OUTPUT_LIMIT = 2_000_000
+#: how long mpirun may take to notice by itself that a node is gone, in seconds
+NOTICE_S = 5.0
+#: between two renewals of the other nodes' leases, in seconds
+RENEW_S = 10.0
+#: how long a node may take to greet, to count and to stop, in seconds
+GREETING_S, ANSWER_S = 60.0, 20.0
+#: nodes whose NCCL logs are brought back from a large run: the first, the last, and those that failed
+LOG_NODES = 4
+
+
+class BenchmarkRun:
+    """One job on this node. Results are written after every run, so that what was measured survives what comes later."""
+
+    def __init__(self, fs: RootedFs, run_id: str) -> None:
+        self._fs = fs
+        self._tools = Tools(fs)
+        self._lease = Lease(fs, run_id)
+        self._watch = self._lease.watch()
+        self._job = Job.from_dict(json.loads(fs.read_text(f"{self._lease.directory}/{JOB}")))
+        self._account = Account.named(self._job.user)
+        local = Agent(fs, run_id, self._account)
+        self._peers = Peers(self._tools, self._account, self._job.here, local)
+        self._results: list[dict[str, t.Any]] = []
+        self._ended = ""
+        self._last_renewal = 0.0
+        self._released: list[str] = []
+
+    def carry_out(self) -> None:
+        """All runs, whatever becomes of one; then the other nodes are told to give their leases back."""
+        _allow_many_files()
+        self._fs.write_atomic(f"{self._lease.directory}/{PID}", f"{os.getpid()}\n".encode(), 0o644)
+        try:
+            self._write("opening")
+            self._open_connections()
+            for number, run in enumerate(self._job.runs):
+                self._write("running", number)
+                self._results.append(self._one(run))
+                self._write("running", number + 1)
+        except (
+            Exception
+        ) as error:  # whatever it is, what was measured so far must come out, with the reason for the end
+            self._ended = self._ended or f"{type(error).__name__}: {error}"
+        finally:
+            answers = self._peers.ask("end", ANSWER_S, nodes=[n for n in self._peers.nodes if n != self._job.here])
+            self._released = [n for n, a in answers.items() if not a.get("released", {}).get("left", [""])]
+            self._peers.close()
+            self._write("done")
+        if self._watch.seconds_left() == 0.0:
+            self._lease.release(expired=True)
+
+    def _open_connections(self) -> None:
+        if self._job.launcher != "mpirun":
+            return
+        agent = [sys.executable, self._lease.tool, "agent", self._job.run_id]
+        others = [node for node in self._job.nodes if node.name != self._job.here]
+        commands = {node.name: [*self._job.ssh, node.address, *agent] for node in others}
+        self._peers.open(commands, GREETING_S)
+        self._renew()
+
+    def _renew(self) -> None:
+        """Renew the other nodes' leases; this node's own is the controller's to renew."""
+        others = [node for node in self._peers.nodes if node != self._job.here]
+        self._peers.collect(self._peers.tell("renew", others, ttl_s=self._job.ttl_s))
+        self._last_renewal = time.monotonic()
+
+    def _tick(self, seconds: float) -> None:
+        """Let time pass: hear the agents, renew, see whether the controller still wants this."""
+        self._peers.listen(seconds)
+        if self._watch.seconds_left() in (None, 0.0):
+            self._ended = "interrupted: nobody renewed the launcher's lease any more"
+        elif time.monotonic() - self._last_renewal >= RENEW_S:
+            self._renew()
+
+    # -- one run
+
+    def _one(self, run: Run) -> dict[str, t.Any]:
+        nodes = [node for node in run.nodes if node not in self._peers.lost]
+        result = self._empty_result(run, nodes)
+        if self._ended:
+            return {**result, "problem": self._ended}
+        if len(nodes) < _benchmark_job.minimum_nodes(run):
+            gone = [f"{node} ({self._peers.lost[node]})" for node in run.nodes if node in self._peers.lost]
+            return {**result, "problem": f"too few nodes are left: {', '.join(gone)}"}
+        self._peers.ask("mark", ANSWER_S, nodes)
+        began = time.monotonic()
+        if run.alone:
+            result.update(self._each_alone(run, nodes))
+        else:
+            result.update(self._together(run, nodes))
+        result["seconds"] = round(time.monotonic() - began, 3)
+        lost = {node: self._peers.lost[node] for node in nodes if node in self._peers.lost}
+        deltas = self._peers.ask("delta", ANSWER_S, nodes)
+        logs = self._collect_logs(nodes, bool(lost) or result.get("rc") != 0)
+        return {
+            **result,
+            "lost": lost,
+            "deltas": {node: answer["delta"] for node, answer in deltas.items() if "delta" in answer},
+            "logs": logs,
+        }
+
+    def _empty_result(self, run: Run, nodes: t.Sequence[str]) -> dict[str, t.Any]:
+        return {
+            "backend": run.backend,
+            "launcher": self._job.launcher,
+            "collective": run.collective,
+            "stage": run.stage,
+            "rail": run.rail,
+            "claim": run.claim,
+            "nodes": list(nodes),
+            "ranks": run.ranks_per_node * len(nodes),
+            "argv": self._job.argv(run, nodes) if nodes else [],
+            "environment": dict(run.environment),
+            "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "seconds": 0.0,
+            "rc": None,
+            "timed_out": False,
+            "timeout_s": run.timeout_s,
+            "problem": "",
+            "stdout": "",
+            "stderr": "",
+            "report": None,
+            "lost": {},
+            "deltas": {},
+            "logs": {},
+        }
+
+    def _together(self, run: Run, nodes: t.Sequence[str]) -> dict[str, t.Any]:
+        self._prepare(run, nodes)
+        out_path, err_path = (self._fs.host_path(f"{self._job.work}/{name}") for name in ("stdout", "stderr"))
+        outcome: dict[str, t.Any] = {}
+        with open(out_path, "wb") as out, open(err_path, "wb") as err:
+            process = self._tools.start(
+                self._job.argv(run, nodes),
+                {**self._job.environment(run), "TMPDIR": f"{self._job.work}/{_benchmark_job.SESSION}"},
+                stdout=out,
+                stderr=err,
+                account=self._account,
+            )
+            try:
+                outcome = self._wait(run, nodes, process)
+            finally:
+                end_group(process)
+                if process.returncode != 0 or outcome.get("problem"):
+                    self._peers.ask("stop", ANSWER_S, nodes)
+        return {
+            **outcome,
+            "rc": process.returncode,
+            "stdout": _read(out_path),
+            "stderr": _read(err_path),
+            "report": self._take_report(),
+        }
+
+    def _prepare(self, run: Run, nodes: t.Sequence[str]) -> None:
+        with acting_as(self._account):
+            self._fs.remove(self._job.report_path)
+            if self._job.launcher == "mpirun" or (
+                self._job.launcher == "local" and run.ranks_per_node * len(nodes) > 1
+            ):
+                launch = self._job.launch(run, nodes)
+                self._fs.write_atomic(self._job.hosts_path, _launch.hostfile(launch).encode(), 0o600)
+
+    def _wait(self, run: Run, nodes: t.Sequence[str], process: subprocess.Popen[bytes]) -> dict[str, t.Any]:
+        deadline = time.monotonic() + run.timeout_s
+        gone_since = None
+        while process.poll() is None:
+            self._tick(0.5)
+            now = time.monotonic()
+            gone = [node for node in nodes if node in self._peers.lost]
+            gone_since = (gone_since or now) if gone else None
+            if self._ended:
+                return {"problem": self._ended}
+            if gone_since is not None and now - gone_since >= NOTICE_S:
+                why = ", ".join(f"{node} ({self._peers.lost[node]})" for node in gone)
+                return {"problem": f"ended because a node went away in the middle of the run: {why}"}
+            if now >= deadline:
+                return {"timed_out": True, "problem": f"not finished within its time limit of {run.timeout_s:.0f} s"}
+        return {}
+
+    def _each_alone(self, run: Run, nodes: t.Sequence[str]) -> dict[str, t.Any]:
+        """The same program on every node by itself, at the same time. ``alone``: {node: {rc, timed_out, seconds, stdout, stderr}}."""
+        environment = self._job.environment(run)
+        argv = list(self._job.program(run))
+        number = self._peers.tell("exec", nodes, argv=argv, env=environment, timeout_s=run.timeout_s)
+        deadline = time.monotonic() + run.timeout_s + ANSWER_S
+        while time.monotonic() < deadline and not self._ended:
+            if all(node in self._peers.answered(number) or node in self._peers.lost for node in nodes):
+                break
+            self._tick(0.5)
+        answers = self._peers.collect(number)
+        if self._ended:
+            self._peers.ask("stop", ANSWER_S, nodes)
+        alone = {node: {key: value for key, value in answer.items() if key != "id"} for node, answer in answers.items()}
+        worst = next((answer.get("rc") for answer in alone.values() if answer.get("rc") != 0), 0)
+        return {
+            "alone": alone,
+            "rc": worst if len(alone) == len(nodes) else None,
+            "timed_out": any(answer.get("timed_out") for answer in alone.values()),
+            "problem": self._ended,
+        }
+
+    def _take_report(self) -> t.Any:
+        """nccl-tests' own JSON without its list of the whole environment, which holds secrets; None where there is none."""
+        try:
+            report = json.loads(self._fs.read_text(self._job.report_path))
+        except (OSError, ValueError):
+            return None
+        if isinstance(report, dict):
+            report.pop("env", None)
+        return report
+
+    def _collect_logs(self, nodes: t.Sequence[str], failed: bool) -> dict[str, dict[str, str]]:
+        """{node: {file: text}} of NCCL's debug files: few nodes' are enough to tell the transport, and all are removed."""
+        chosen = (
+            list(nodes)
+            if failed and len(nodes) <= 2 * LOG_NODES
+            else [*nodes[: LOG_NODES // 2], *nodes[-(LOG_NODES // 2) :]]
+        )
+        answers = self._peers.ask("logs", ANSWER_S, chosen, keep=8)
+        rest = [node for node in nodes if node not in chosen]
+        if rest:
+            self._peers.ask("logs", ANSWER_S, rest, keep=0)
+        return {node: answer["logs"] for node, answer in answers.items() if answer.get("logs")}
+
+    # -- what the controller reads
+
+    def _write(self, state: str, finished: int = 0) -> None:
+        status = {
+            "pid": os.getpid(),
+            "state": state,
+            "finished": finished or len(self._results),
+            "of": len(self._job.runs),
+        }
+        results = {
+            "results": self._results,
+            "lost": self._peers.lost,
+            "hostnames": self._peers.hostnames,
+            "released": self._released,
+            "ended": self._ended,
+        }
+        if self._fs.exists(self._lease.alive):
+            self._put(RESULTS, results)
+            self._put(STATUS, status)
+
+    def _put(self, name: str, content: t.Mapping[str, t.Any]) -> None:
+        self._fs.write_atomic(f"{self._lease.directory}/{name}", json.dumps(content).encode(), 0o600)
+
+
+def detach(lease: Lease) -> None:
+    """Let a process of its own carry out the job that lies in the lease: it outlives Ansible's connection, not the lease."""
+    run_detached([sys.executable, lease.tool, "run", lease.run_id], {MARKER: lease.run_id})
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = head_and_tail(file.read(), OUTPUT_LIMIT)
+    os.unlink(path)
+    return text
+
+
+def _allow_many_files() -> None:
+    """Three files a connection: a thousand nodes need more than the usual soft limit of 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One run as the launcher brought it back, in the shape of the run record."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_output import parse_nccl_tests
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import transport
+
+#: of one run's stdout or stderr in the record, in characters; a listing of thousands of ranks is no news
+TEXT_LIMIT = 200_000
+
+HALVES = ("out_of_place", "in_place")
+KEPT = (
+    "backend", "launcher", "collective", "stage", "rail", "nodes", "ranks", "argv", "environment", "started", "seconds", "rc",
+    "timed_out", "timeout_s", "problem", "lost", "stdout", "stderr",
+)  # fmt: skip
+
+
+def shape_run(raw: t.Mapping[str, t.Any], hostnames: t.Mapping[str, str]) -> dict[str, t.Any]:
+    """A run of the record: what was asked, what was printed, rows, failure, and the transport with its proof.
+
+    raw: a result of _benchmark_run; hostnames: {node: what it calls itself}. Sizes in bytes, times in µs, GB/s = 1e9 bytes/s.
+    """
+    parsed = _parse(raw)
+    names = {hostname: node for node, hostname in hostnames.items()}
+    failing = [names.get(host, host) for host in parsed["failing_hosts"]]
+    run = {key: raw[key] for key in KEPT}
+    run.update(
+        stdout=raw["stdout"][:TEXT_LIMIT],
+        stderr=raw["stderr"][:TEXT_LIMIT],
+        completed=bool(parsed["completed"]),
+        validated=bool(parsed["validated"]),
+        failure=failure_of(raw, parsed),
+        failing_hosts=sorted({*failing, *raw["lost"]}),
+        rows=[row_of(row) for table in parsed["tables"] for row in table["rows"]],
+        non_finite_rows=parsed["non_finite_rows"],
+        errors=[*parsed["errors"], *(entry["text"] for entry in parsed["test_failures"])],
+        nccl_version=parsed["nccl_version"],
+        deltas=raw["deltas"],
+        cpu_utilisation={node: delta["cpu_busy"] for node, delta in raw["deltas"].items()},
+    )
+    run["transport"] = transport.prove(raw, run["rows"], parsed)
+    return run
+
+
+def _parse(raw: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The report where it says at least as much as the text: a run that was ended has no report, or half of one."""
+    text = parse_nccl_tests(raw["stdout"])
+    if not raw["report"]:
+        return text
+    report = parse_nccl_tests(json.dumps(raw["report"]))
+    if len(report["rows"]) < len(text["rows"]):
+        return text
+    return {**text, **{key: report[key] for key in ("rows", "tables", "validated", "non_finite_rows")}}
+
+
+def failure_of(raw: t.Mapping[str, t.Any], parsed: t.Mapping[str, t.Any]) -> str | None:
+    """The kind of failure, None for a run that is whole. What was done to the run explains what it printed, so it comes first."""
+    if raw["timed_out"]:
+        return "timeout"
+    if raw["lost"]:
+        return "node_lost"
+    if raw["problem"].startswith("interrupted"):
+        return "interrupted"
+    if raw["problem"]:
+        return "not_run" if raw["rc"] is None else "ended"
+    if parsed["failure"]:
+        return str(parsed["failure"])
+    if raw["rc"] != 0:
+        return "exit_status"
+    if not parsed["rows"]:
+        return "no_rows"
+    return None if parsed["completed"] else "incomplete"
+
+
+def row_of(row: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """One size: nccl-tests' columns under the record's names, with the spread of single iterations where it is known."""
+    return {
+        "size_bytes": row["size"],
+        "count": row["count"],
+        "dtype": row["type"],
+        "redop": row["redop"],
+        "root": row["root"],
+        **{half: _half(row[half]) for half in HALVES},
+    }
+
+
+def _half(half: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    shaped = {
+        "time_us": half["time_us"],
+        "algbw_gbs": half["algbw"],
+        "busbw_gbs": half["busbw"],
+        "wrong": half["wrong"],
+    }
+    spread = half.get("per_iteration") or {}
+    latency = {
+        key: spread[key] for key in ("min_us", "p50_us", "p99_us", "max_us", "cv_pct") if spread.get(key) is not None
+    }
+    return {**shaped, **({"latency": latency} if latency else {})}
