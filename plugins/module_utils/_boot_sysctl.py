@@ -140,11 +140,12 @@ class BootSysctl:
         table: dict[str, Assignment] = {}
         for path in self.files:
             try:
-                text = "" if self._fs.readlink(path) == "/dev/null" else self._fs.read_text(path)
+                masked = self._fs.readlink(path) == "/dev/null"
+                lines = [] if masked else self._fs.read_text(path).splitlines()
             except OSError as error:
                 self.problems.append(f"{path} cannot be read: {error.strerror}")
                 continue
-            assignments, problems = parse(text, path)
+            assignments, problems = parse(lines, path)
             self.problems += problems
             for assignment in assignments:
                 earlier = table.get(assignment.name)

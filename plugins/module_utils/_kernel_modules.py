@@ -198,7 +198,7 @@ class KernelModules:
             if option == "module_blacklist" and name in names.replace("-", "_").split(","):
                 return f"/proc/cmdline: {word}"
         for path in (path for directory in _MODPROBE_D for path in self._fs.glob(directory, "*.conf")):
-            for number, line in enumerate((self._fs.read_value(path) or "").splitlines(), 1):
+            for number, line in enumerate(self._fs.read_lines(path), 1):
                 words = [*line.split(), "", "", ""][:3]
                 refuses = os.path.basename(words[2]) in ("false", "true")
                 if words[0] == "install" and words[1].replace("-", "_") == name and refuses:
@@ -207,21 +207,21 @@ class KernelModules:
 
     def _loaded(self) -> set[str]:
         """Names in /proc/modules whose state is Live (not Loading or Unloading)."""
-        rows = (line.split() for line in (self._fs.read_value("/proc/modules") or "").splitlines())
+        rows = (line.split() for line in self._fs.read_lines("/proc/modules"))
         return {row[0] for row in rows if row and (len(row) < 5 or row[4] == "Live")}
 
     def _builtins(self) -> set[str]:
         if self._builtin is None:
-            text = self._fs.read_value(f"/lib/modules/{self.release}/modules.builtin") or ""
-            self._builtin = {_name_of(line) for line in text.splitlines()}
+            lines = self._fs.read_lines(f"/lib/modules/{self.release}/modules.builtin")
+            self._builtin = {_name_of(line) for line in lines}
         return self._builtin
 
     def _files(self) -> dict[str, str]:
         """{name: absolute path} of every module that depmod found for the running kernel."""
         if self._on_disk is None:
             base = f"/lib/modules/{self.release}"
-            text = self._fs.read_value(f"{base}/modules.dep") or ""
-            paths = (line.partition(":")[0].strip() for line in text.splitlines() if ":" in line)
+            lines = self._fs.read_lines(f"{base}/modules.dep")
+            paths = (line.partition(":")[0].strip() for line in lines if ":" in line)
             self._on_disk = {_name_of(path): os.path.join(base, path) for path in paths}
         return self._on_disk
 

@@ -98,6 +98,13 @@ class RootedFs:
         except OSError:
             return None
 
+    def read_lines(self, path: str) -> list[str]:
+        """The lines of a text file, none where it is absent or unreadable."""
+        try:
+            return self.read_text(path).splitlines()
+        except OSError:
+            return []
+
     def listdir(self, path: str) -> list[str]:
         """Sorted names, empty where there is no such directory."""
         try:

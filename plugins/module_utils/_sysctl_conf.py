@@ -62,7 +62,8 @@ def key_name(name: str, where: str = "settings") -> str:
     """proc_name() of one key that somebody asked for; ValueError where it is a pattern or no key at all."""
     path = proc_name(name)
     parts = path.split("/")
-    if len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or re.search(r"[\s=\0]", path):
+    torn = re.search(r"[./]{2}|[\s=\0]", name.strip()) or any(part in ("", ".", "..") for part in parts)
+    if len(parts) < 2 or torn:
         raise ValueError(f"{where}: {name!r} is no sysctl key, such as net.core.rmem_max")
     if _GLOB.search(path):
         raise ValueError(f"{where}: {name!r} is a pattern; name each key, or <rdma> for every RDMA interface")
@@ -91,10 +92,10 @@ def _c_integer(token: str) -> int | None:
         return None
 
 
-def parse(text: str, path: str) -> tuple[list[Assignment], list[str]]:
+def parse(lines: t.Iterable[str], path: str) -> tuple[list[Assignment], list[str]]:
     """Every effective line of a file, and a sentence for each line that no reader understands. Never raises."""
     assignments, problems = [], []
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(lines, 1):
         line = raw.strip()
         if not line or line[0] in "#;":
             continue

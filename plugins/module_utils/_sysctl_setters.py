@@ -62,14 +62,14 @@ def setters_after_boot(fs: RootedFs) -> list[Setter]:
     return [setter for setter in found if setter.assignments]
 
 
-def script_assignments(text: str, path: str) -> list[Assignment]:
+def script_assignments(lines: t.Iterable[str], path: str) -> list[Assignment]:
     """What a shell script sets by sysctl or by writing to /proc/sys, as far as it says so in plain words.
 
     Branches and functions that undo (stop, unload, restore) are left out: they do not run at boot.
     """
     assignments = []
     undoing = False
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(lines, 1):
         line = raw.strip()
         if line.startswith("#"):
             continue
@@ -99,7 +99,7 @@ def _openibd(fs: RootedFs) -> Setter:
     script = "/sbin/sysctl_perf_tuning"
     if _shell_value(fs, "/etc/infiniband/openib.conf", "RUN_SYSCTL").lower() != "yes":
         return Setter("openibd", ())
-    return Setter("openibd", tuple(script_assignments(fs.read_value(script) or "", script)))
+    return Setter("openibd", tuple(script_assignments(fs.read_lines(script), script)))
 
 
 def _ufw(fs: RootedFs) -> Setter:
@@ -107,7 +107,7 @@ def _ufw(fs: RootedFs) -> Setter:
     if _shell_value(fs, "/etc/ufw/ufw.conf", "ENABLED").lower() != "yes":
         return Setter("ufw", ())
     path = _shell_value(fs, "/etc/default/ufw", "IPT_SYSCTL")
-    return Setter("ufw", tuple(parse(fs.read_value(path) or "", path)[0]) if path.startswith("/") else ())
+    return Setter("ufw", tuple(parse(fs.read_lines(path), path)[0]) if path.startswith("/") else ())
 
 
 def _hooks(fs: RootedFs) -> list[Setter]:
@@ -115,16 +115,16 @@ def _hooks(fs: RootedFs) -> list[Setter]:
     for name, directory in _HOOKS:
         for path in fs.glob(directory, "*"):
             if fs.is_file(path) and fs.mode(path) & 0o111:
-                setters.append(Setter(name, tuple(script_assignments(fs.read_value(path) or "", path))))
+                setters.append(Setter(name, tuple(script_assignments(fs.read_lines(path), path))))
     path = "/etc/network/interfaces"
     files = [path, *fs.glob("/etc/network/interfaces.d", "*")]
-    return setters + [Setter("ifupdown", tuple(script_assignments(fs.read_value(p) or "", p))) for p in files]
+    return setters + [Setter("ifupdown", tuple(script_assignments(fs.read_lines(p), p))) for p in files]
 
 
 def _rc_local(fs: RootedFs) -> Setter:
     for path in ("/etc/rc.local", "/etc/rc.d/rc.local"):
         if fs.is_file(path) and fs.mode(path) & 0o111:
-            return Setter("rc.local", tuple(script_assignments(fs.read_value(path) or "", path)))
+            return Setter("rc.local", tuple(script_assignments(fs.read_lines(path), path)))
     return Setter("rc.local", ())
 
 
@@ -133,9 +133,8 @@ def _units(fs: RootedFs) -> list[Setter]:
     setters = []
     for wants in ("multi-user.target.wants", "sysinit.target.wants", "network-online.target.wants"):
         for link in fs.glob(f"/etc/systemd/system/{wants}", "*.service"):
-            lines = (fs.read_value(link) or "").splitlines()
-            kept = [line if line.lstrip().startswith("ExecStart") else "" for line in lines]
-            found = script_assignments("\n".join(kept), fs.resolve(link))
+            kept = [line if line.lstrip().startswith("ExecStart") else "" for line in fs.read_lines(link)]
+            found = script_assignments(kept, fs.resolve(link))
             setters.append(Setter(os.path.basename(link), tuple(found)))
     return setters
 
@@ -152,7 +151,7 @@ def _tuned(fs: RootedFs) -> list[Setter]:
     reapply = _shell_value(fs, "/etc/tuned/tuned-main.conf", "reapply_sysctl").lower() not in ("0", "false", "no", "n")
     if not reapply:
         return [Setter("tuned", tuple(assignments))]
-    again = parse(fs.read_value("/etc/sysctl.conf") or "", "/etc/sysctl.conf")[0]
+    again = parse(fs.read_lines("/etc/sysctl.conf"), "/etc/sysctl.conf")[0]
     return [
         Setter("tuned", tuple(assignments), _is_reapplied),
         Setter("tuned (reapply_sysctl)", tuple(a for a in again if a.value is not None)),
@@ -168,27 +167,27 @@ def _tuned_profile(fs: RootedFs, profile: str, seen: set[str]) -> list[Assignmen
     if not path or profile in seen:
         return []
     seen.add(profile)
-    text = fs.read_value(path) or ""
+    lines = fs.read_lines(path)
     parser = configparser.RawConfigParser(
         strict=False, allow_no_value=True, delimiters=("=",), comment_prefixes=("#", ";")
     )
     try:
-        parser.read_string(text)
+        parser.read_string("\n".join(lines))
     except configparser.Error:
         return []
     included = re.split(r"[\s,]+", parser.get("main", "include", fallback="") or "")
     assignments = [a for name in included if name for a in _tuned_profile(fs, name, seen)]
-    return assignments + _tuned_section(text, path)
+    return assignments + _tuned_section(lines, path)
 
 
-def _tuned_section(text: str, path: str) -> list[Assignment]:
+def _tuned_section(lines: t.Iterable[str], path: str) -> list[Assignment]:
     """Assignments of [sysctl] with their lines, which configparser does not tell. Values with variables are left out.
 
     A leading > or < asks for at least or at most that value; what it comes to is taken as the value itself.
     """
     section = ""
     found = []
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(lines, 1):
         line = raw.strip()
         if line.startswith("["):
             section = line.strip("[]").strip().lower()
@@ -203,7 +202,7 @@ def _tuned_section(text: str, path: str) -> list[Assignment]:
 def _shell_value(fs: RootedFs, path: str, name: str) -> str:
     """The last NAME=value of a file in shell syntax, "" where there is none."""
     value = ""
-    for line in (fs.read_value(path) or "").splitlines():
+    for line in fs.read_lines(path):
         left, equals, right = line.partition("=")
         if equals and left.strip() == name:
             value = right.split("#")[0].strip().strip("\"'")
