@@ -1,0 +1,257 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The NCCL environment of a whole fleet, resolved in one pure call: which variable, which value, from where, and why."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding, worst_first
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import nccl_profiles
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.catalogue import (
+    Catalogue,
+    Version,
+    load_catalogue,
+    parse_version,
+)
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.env_settings import Settings
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_node import Node, NodeEnv, resolve_node
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import Rules, Validated, validate
+
+#: nodes that a finding names one by one; more are counted
+NAMED_NODES = 8
+
+
+def resolve_fleet(
+    nodes: t.Mapping[str, t.Mapping[str, t.Any]],
+    profiles: t.Sequence[str],
+    overrides: t.Mapping[str, t.Any],
+    settings: t.Mapping[str, t.Any] | None = None,
+    catalogue: Catalogue | None = None,
+) -> dict[str, t.Any]:
+    """{nodes: {name: {variables, dropped, nccl_version, transport}}, findings, writable, profiles}.
+
+    nodes: {name: {hcas, selected, addresses, nccl_version, role, site, traffic_class, overrides, library_names}}, each optional:
+    hcas as hca_info returns them (None where they were not observed), selected [device:port] the compute ports among them
+    (None: all that are active), addresses {interface: [address/prefix]},
+    nccl_version of the library that ranks load ("" where unknown), role compute or submit, site {name: value} of a
+    vendor's nccl.conf, traffic_class that roce_qos verified, overrides of this node in place of the fleet's.
+    settings: see env_settings.Settings. variables: ordered [{name, value, origin, reason, scope}]; scope is uniform
+    (right for the environment of any process) or node (only for this node's nccl.conf). dropped: [{name, value, origin,
+    reason}]. writable: whether nothing in strict mode speaks against writing. Never raises for what a user wrote.
+    """
+    known = catalogue or load_catalogue()
+    read, findings = Settings.read(settings or {})
+    available = nccl_profiles.load_profiles()
+    chosen, wrong_profiles = nccl_profiles.chosen(list(profiles), available)
+    findings += wrong_profiles
+    production = all(profile.production for profile in chosen)
+    fleet = [_node(name, data, overrides, read, known, findings) for name, data in nodes.items()]
+    validations = _Validations(read, production, known)
+    resolved: dict[str, NodeEnv] = {}
+    per_node: dict[str, list[Finding]] = {}
+    for node in fleet:
+        checked = validations.of(node)
+        env = resolve_node(node, chosen, checked, read, known)
+        resolved[node.name] = env
+        per_node[node.name] = [*checked.findings, *env.findings]
+    findings += merge(per_node)
+    findings += [*_versions(fleet, known), *_differing(fleet, resolved, known)]
+    _scope(fleet, resolved, known)
+    findings = worst_first(findings)
+    return {
+        "profiles": [profile.name for profile in chosen],
+        "production": production,
+        "writable": not (read.mode == "strict" and any(f.severity == "error" for f in findings)),
+        "nodes": {name: env.as_dict() for name, env in resolved.items()},
+        "findings": [finding.as_dict() for finding in findings],
+    }
+
+
+class _Validations:
+    """Checks the same overrides against the same NCCL only once, however many nodes have both."""
+
+    def __init__(self, settings: Settings, production: bool, catalogue: Catalogue) -> None:
+        self._settings = settings
+        self._production = production
+        self._catalogue = catalogue
+        self._known: dict[str, Validated] = {}
+
+    def of(self, node: Node) -> Validated:
+        names = node.library_names
+        key = json.dumps([node.version, list(node.overrides.items()), sorted(names or ())], default=str)
+        if key not in self._known:
+            rules = Rules(self._settings.mode, self._production, self._settings.keep_debug, names)
+            self._known[key] = validate(node.overrides, node.version, rules, self._catalogue)
+        return self._known[key]
+
+
+def _node(
+    name: str,
+    data: t.Mapping[str, t.Any],
+    overrides: t.Mapping[str, t.Any],
+    settings: Settings,
+    catalogue: Catalogue,
+    findings: list[Finding],
+) -> Node:
+    text = str(data.get("nccl_version") or settings.nccl_version or "")
+    version: Version = parse_version(catalogue.newest)
+    if text:
+        try:
+            version = parse_version(text)
+        except ValueError as error:
+            findings.append(
+                Finding(
+                    "nccl_version_invalid", "error", name, "nccl_env_nccl_version", str(error), "a version as in 2.28.9"
+                )
+            )
+            text = ""
+    names = data.get("library_names")
+    return Node(
+        name=name,
+        version=version,
+        version_known=bool(text),
+        hcas=data.get("hcas"),
+        selected=data.get("selected"),
+        addresses=data.get("addresses") or {},
+        role=str(data.get("role") or "compute"),
+        site=dict(data.get("site") or {}),
+        traffic_class=data.get("traffic_class"),
+        overrides=dict(data["overrides"] if data.get("overrides") is not None else overrides),
+        library_names=frozenset(names) if names else None,
+    )
+
+
+def merge(per_node: t.Mapping[str, t.Iterable[Finding]]) -> list[Finding]:
+    """The same finding of many nodes once: without a node where all have it, else by name, or counted beyond a handful."""
+    owners: dict[Finding, list[str]] = {}
+    for node, findings in per_node.items():
+        for finding in findings:
+            holders = owners.setdefault(dataclasses.replace(finding, node=""), [])
+            if not holders or holders[-1] != node:
+                holders.append(node)
+    merged = []
+    for finding, names in owners.items():
+        if len(names) == len(per_node) and len(per_node) > 1:
+            merged.append(finding)
+        elif len(names) <= NAMED_NODES:
+            merged += [dataclasses.replace(finding, node=name) for name in names]
+        else:
+            listed = f"{', '.join(names[:NAMED_NODES])} and {len(names) - NAMED_NODES} more nodes"
+            merged.append(dataclasses.replace(finding, evidence=f"{finding.evidence} (on {listed})"))
+    return merged
+
+
+def _versions(fleet: t.Sequence[Node], catalogue: Catalogue) -> list[Finding]:
+    """Unknown, mixed and too new NCCL versions."""
+    findings = []
+    computing = [node for node in fleet if node.role == "compute"]
+    unknown = [node.name for node in computing if not node.version_known]
+    if unknown:
+        findings.append(
+            Finding(
+                id="nccl_version_unknown",
+                severity="notice",
+                node=unknown[0] if len(unknown) == 1 else "",
+                subject="libnccl.so.2",
+                evidence=f"no libnccl.so.2 was found on {_listed(unknown)}, and nccl_env_nccl_version is not set; "
+                f"resolved for NCCL {catalogue.newest}",
+                expected="the version that ranks load, which may be inside a container image",
+                fix="nccl_env_nccl_version: '2.28.9'",
+            )
+        )
+    by_version: dict[Version, list[str]] = collections.defaultdict(list)
+    for node in computing:
+        if node.version_known:
+            by_version[node.version].append(node.name)
+    if len(by_version) > 1:
+        said = "; ".join(f"{'.'.join(map(str, v))} on {_listed(names)}" for v, names in sorted(by_version.items()))
+        findings.append(
+            Finding(
+                id="nccl_versions_differ",
+                severity="warning",
+                node="",
+                subject="libnccl.so.2",
+                evidence=f"the nodes load different NCCL versions: {said}",
+                expected="one version for all ranks of a job",
+                cause="ranks of different versions hang or fail while they connect",
+                fix="install one version, or set nccl_env_nccl_version to that of the image that ranks run in",
+            )
+        )
+    newest = max(by_version, default=())
+    if newest > parse_version(catalogue.newest):
+        findings.append(
+            Finding(
+                id="nccl_catalogue_older",
+                severity="warning",
+                node="",
+                subject="libnccl.so.2",
+                evidence=f"the ranks load NCCL {'.'.join(map(str, newest))}; the catalogue ends with {catalogue.newest}",
+                expected="a catalogue that knows this release",
+                cause="new variables cannot be checked, and defaults may have changed",
+                fix="ansible-galaxy collection install --upgrade gpufabric.cluster",
+            )
+        )
+    return findings
+
+
+def _listed(names: t.Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_NODES} more" if len(names) > NAMED_NODES else ""
+    return ", ".join(names[:NAMED_NODES]) + more
+
+
+def _differing(fleet: t.Sequence[Node], resolved: t.Mapping[str, NodeEnv], catalogue: Catalogue) -> list[Finding]:
+    """Values on which all ranks should agree, and that differ although hardware and NCCL are the same."""
+    groups: dict[tuple[t.Any, ...], list[Node]] = collections.defaultdict(list)
+    for node in fleet:
+        if node.role == "compute":
+            groups[(resolved[node.name].transport, node.version)].append(node)
+    findings = []
+    for members in groups.values():
+        values: dict[str, dict[str | None, list[str]]] = collections.defaultdict(lambda: collections.defaultdict(list))
+        names = {name for node in members for name in resolved[node.name].variables}
+        for name in sorted(names):
+            variable = catalogue.variables.get(name)
+            if variable is None or variable.reach != "same":
+                continue
+            for node in members:
+                entry = resolved[node.name].variables.get(name)
+                values[name][entry.value if entry else None].append(node.name)
+        for name, by_value in values.items():
+            if len(by_value) > 1:
+                findings.append(_differs(name, by_value))
+    return findings
+
+
+def _differs(name: str, by_value: t.Mapping[str | None, t.Sequence[str]]) -> Finding:
+    ordered = sorted(by_value.items(), key=lambda item: len(item[1]), reverse=True)
+    said = "; ".join(f"{'unset' if value is None else value} on {_listed(names)}" for value, names in ordered)
+    return Finding(
+        id="nccl_values_differ",
+        severity="warning",
+        node="",
+        subject=name,
+        evidence=f"{name} differs between nodes of the same hardware and NCCL: {said}",
+        expected=f"one value on all nodes, such as {ordered[0][0]}" if ordered[0][0] is not None else "no node with it",
+        cause="ranks that disagree on it hang, fail or run at the pace of the slowest",
+        fix=f"set {name} in one place, in the group's nccl_env_variables",
+    )
+
+
+def _scope(fleet: t.Sequence[Node], resolved: t.Mapping[str, NodeEnv], catalogue: Catalogue) -> None:
+    """Only what is the same on all compute nodes may enter environments, which srun carries from node to node."""
+    computing = [resolved[node.name].variables for node in fleet if node.role == "compute"]
+    counted = collections.Counter((name, entry.value) for variables in computing for name, entry in variables.items())
+    for env in resolved.values():
+        for name, entry in env.variables.items():
+            variable = catalogue.variables.get(name)
+            bound = entry.origin == "site" or (variable is not None and variable.reach == "node")
+            if bound or counted[(name, entry.value)] != len(computing):
+                env.variables[name] = dataclasses.replace(entry, scope="node")
+    for node in fleet:
+        if node.role != "compute":
+            resolved[node.name].keep_uniform_only()
