@@ -1,0 +1,480 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What an isolate state amounts to: the guilty with their evidence, what could not be told, and findings with what to
+type. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import accuse, isolate, pairing
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.isolate import Row, State
+
+SURE = 3.0
+MOST_NOTES = 10
+
+
+def verdict(state: State) -> dict[str, t.Any]:
+    """Everything a report needs, as JSON: ratios to the median of a node's peers, speeds in GB/s, probabilities as
+    numbers.
+
+    accused, links, racks, uplinks, paths, rails: lists, worst first, each with ratio, runs and, where it was tested
+    for, false_accusation (how often a fleet
+    without that fault would see it named). undecided: nodes that look bad and could not be convicted. untold: groups
+    too small to say who it is.
+    unmeasured, vanished: nodes. cleared: how many were. resolution: the smallest slowdown (share) that could be named
+    here.
+    """
+    guilty = set(state.accused)
+    weighed = {block: w for block, w in state.weighings.items() if w.shifts}
+    here = [name for name in state.nodes if name not in state.gone]
+    met = {name for row in state.rows for name in row.group if row.stage != "alone" or state.nodes[name].ranks > 1}
+    undecided = _undecided(state)
+    untold = _untold(state)
+    level = isolate.fleet_level(state)
+    return {
+        "complete": state.stage == "done",
+        "nodes": len(state.nodes),
+        "accused": sorted((_accused(state, name) for name in state.accused), key=lambda entry: float(entry["ratio"])),
+        "links": [_link(state, pair) for pair in state.accused_links],
+        "racks": _racks(state),
+        **dict(zip(("uplinks", "paths"), _across(state), strict=True)),
+        "rails": _slow_rails(state),
+        "fleet": {
+            "busbw": level,
+            "expectation": state.settings.expectation,
+            "below": isolate.below_expectation(state),
+        },
+        "undecided": undecided,
+        "untold": untold,
+        "vanished": sorted(state.gone),
+        "unmeasured": [name for name in here if name not in met],
+        "cleared": len(set(here) & met) - len(guilty - state.gone) - len(undecided) - sum(map(len, untold)),
+        "launches": state.launches,
+        "launches_by_stage": dict(state.by_stage),
+        "seconds": state.seconds,
+        "noise": state.noise.sigma if state.noise else None,
+        "spread": state.noise.spread if state.noise else None,
+        "resolution": -math.expm1(-state.fault) if weighed else None,
+        "false_accusation": state.settings.false_accusation,
+        "missed_fault": state.settings.missed_fault,
+        "launches_of_all_pairs": len(state.nodes) * (len(state.nodes) - 1) // 2,
+        "launches_of_the_full_circle": pairing.full_rounds(len(state.nodes)),
+    }
+
+
+def _ratio(shift: accuse.Shift) -> dict[str, t.Any]:
+    return {"ratio": round(shift.ratio, 4), "runs": shift.tries, "failed": shift.failed}
+
+
+def _accused(state: State, name: str) -> dict[str, t.Any]:
+    found = state.accused[name]
+    block = state.block_of[name]
+    level = state.weighings[block].level if block in state.weighings else None
+    notes = dict.fromkeys(note for row in state.rows if name in row.group for note in row.notes)
+    return {
+        "node": name,
+        "kind": found.kind,
+        "rack": state.nodes[name].locality,
+        "subjects": _subjects(state, name),
+        **_ratio(found.shift),
+        "busbw": math.exp(level + found.shift.log_ratio) if level is not None and found.partners else None,
+        "peers_busbw": math.exp(level) if level is not None else None,
+        "false_accusation": found.false,
+        "partners": [{"node": partner, **_ratio(shift)} for partner, shift in found.partners],
+        "notes": list(notes)[:MOST_NOTES],
+    }
+
+
+def _link(state: State, pair: pairing.Pair) -> dict[str, t.Any]:
+    found = state.accused_links[pair]
+    return {"nodes": list(pair), "kind": found.kind, **_ratio(found.shift), "false_accusation": found.false}
+
+
+def _mean_log(rows: t.Sequence[Row], lost: float) -> float:
+    return statistics.fmean(lost if row.busbw is None else math.log(row.busbw) for row in rows)
+
+
+def _beside(state: State, stage: str, rail: int | None) -> tuple[dict[str, list[Row]], list[Row]]:
+    """(rows of each guilty node, rows of the good ones beside it) of one of the last stages."""
+    own: dict[str, list[Row]] = {}
+    controls: list[Row] = []
+    for row in state.rows:
+        if row.stage == stage and row.rail == rail:
+            guilty = next((name for name in row.group if name in state.accused), None)
+            if guilty is None:
+                controls.append(row)
+            else:
+                own.setdefault(guilty, []).append(row)
+    return own, controls
+
+
+def _rails_of(state: State) -> range:
+    return range(max(len(node.hcas) for node in state.nodes.values()))
+
+
+def _subjects(state: State, name: str) -> list[dict[str, t.Any]]:
+    """What inside the guilty node is slow, as far as the last stages tell: HCAs, NVLink, or the node through its own
+    NICs.
+    """
+    found = []
+    places = [("rails", rail, state.nodes[name].hcas[rail]) for rail in range(len(state.nodes[name].hcas))]
+    places += [("nvlink", None, "NVLink"), ("nic", None, "GPU to NIC")]  # type: ignore[list-item]
+    for stage, rail, subject in places:
+        own, controls = _beside(state, stage, rail)
+        if not own.get(name) or not controls or state.noise is None:
+            continue
+        speeds = [math.log(row.busbw) for row in controls if row.busbw is not None]
+        if not speeds:
+            continue
+        middle = statistics.fmean(speeds)
+        lost = middle + math.log(accuse.FAILED_RATIO)
+        shift = _mean_log(own[name], lost) - middle
+        error = state.noise.sigma * math.sqrt(1 / len(own[name]) + 1 / len(speeds))
+        bar = accuse.log_fault(state.settings.bars) / 2
+        found.append(
+            {
+                "subject": subject,
+                "ratio": round(math.exp(shift), 4),
+                "runs": len(own[name]),
+                "slow": shift <= -bar and shift <= -SURE * error,
+            }
+        )
+    return found
+
+
+def _slow_rails(state: State) -> list[dict[str, t.Any]]:
+    """Rails on which good pairs are slower than on the other rails by more than the tolerance."""
+    levels: dict[int, float] = {}
+    rows: dict[int, list[Row]] = {}
+    for rail in _rails_of(state):
+        _own, controls = _beside(state, "rails", rail)
+        if controls:
+            rows[rail] = controls
+    speeds = [math.log(row.busbw) for controls in rows.values() for row in controls if row.busbw is not None]
+    if len(rows) < 2 or not speeds:
+        return []
+    lost = statistics.median(speeds) + math.log(accuse.FAILED_RATIO)
+    levels = {rail: _mean_log(controls, lost) for rail, controls in rows.items()}
+    return [
+        {"rail": rail, "ratio": round(math.exp(shift), 4), "runs": len(rows[rail])}
+        for rail, shift in _low(levels, state.settings.tolerance).items()
+    ]
+
+
+def _low(levels: t.Mapping[t.Any, float], tolerance: float) -> dict[t.Any, float]:
+    """Those that are below the median of the others by more than the tolerance, with the logarithm of that ratio,
+    worst first.
+    """
+    if len(levels) < 2:
+        return {}
+    shifts = {key: level - statistics.median(v for k, v in levels.items() if k != key) for key, level in levels.items()}
+    low = {key: shift for key, shift in shifts.items() if shift <= math.log1p(-tolerance)}
+    return dict(sorted(low.items(), key=lambda entry: entry[1]))
+
+
+def _racks(state: State) -> list[dict[str, t.Any]]:
+    """Racks whose pairs are slower than other racks' by more than the tolerance, or all fail, whoever they are
+    between.
+    """
+    levels = {block: weighing.level for block, weighing in state.weighings.items() if weighing.level is not None}
+    if not levels:
+        return []
+    lost = statistics.median(levels.values()) + math.log(accuse.FAILED_RATIO)
+    dead = {block for block, runs in state.runs.items() if runs and all(speed is None for _one, _two, speed in runs)}
+    known = {
+        block: lost if block in dead else level for block, level in {**dict.fromkeys(dead, lost), **levels}.items()
+    }
+    return [
+        {"rack": block, "ratio": round(math.exp(shift), 4), "runs": len(state.runs[block]), "failed": block in dead}
+        for block, shift in _low(known, state.settings.tolerance).items()
+        if block != pairing.REST
+    ]
+
+
+def _across(state: State) -> tuple[list[dict[str, t.Any]], list[dict[str, t.Any]]]:
+    """(racks whose every path to others is slow, single slow paths between racks), less what a slow rack explains."""
+    slow = isolate.slow_paths(state)
+    levels = isolate.path_levels(state)
+    explained = {entry["rack"] for entry in _racks(state)}
+    of: dict[str, list[pairing.Pair]] = {}
+    for cell in levels:
+        for block in cell:
+            of.setdefault(block, []).append(cell)
+    uplinks = {
+        block
+        for block, cells in of.items()
+        if block not in explained
+        and len(cells) > 1
+        and all(cell in slow for cell in cells)
+        and any(other not in slow for cell in cells for end in cell if end != block for other in of[end])
+    }
+    racks = [
+        {
+            "rack": block,
+            "ratio": round(math.exp(statistics.fmean(slow[cell] for cell in of[block])), 4),
+            "paths": len(of[block]),
+        }
+        for block in sorted(uplinks)
+    ]
+    paths = [
+        {"racks": list(cell), "ratio": round(math.exp(shift), 4)}
+        for cell, shift in sorted(slow.items(), key=lambda entry: entry[1])
+        if not (uplinks | explained).intersection(cell)
+    ]
+    return racks, paths
+
+
+def _undecided(state: State) -> list[dict[str, t.Any]]:
+    """Nodes that still look bad and could not be convicted within the launches allowed."""
+    entries = []
+    for block, weighing in state.weighings.items():
+        alive = state.alive(block)
+        if len(alive) < 3 or _all_failed(state, block):
+            continue
+        for name in alive:
+            shift = weighing.shifts.get(name)
+            if shift is None or state.status.get(name) != "suspect":
+                continue
+            if shift.log_ratio <= -state.fault / 2 or shift.failed * 2 > shift.tries:
+                entries.append({"node": name, **_ratio(shift)})
+    return sorted(entries, key=lambda entry: float(entry["ratio"]))
+
+
+def _all_failed(state: State, block: str) -> bool:
+    runs = state.runs.get(block, ())
+    return bool(runs) and all(speed is None for _one, _two, speed in runs)
+
+
+def _untold(state: State) -> list[list[str]]:
+    """Groups that are bad, or failed, as a whole and too small to say who in them it is."""
+    groups = []
+    for block in state.members:
+        alive = state.alive(block)
+        bad = _all_failed(state, block) or isolate.below_expectation(state)
+        if len(alive) == 2 and bad and state.runs.get(block):
+            groups.append(alive)
+    return groups
+
+
+def findings(said: t.Mapping[str, t.Any]) -> list[Finding]:
+    """The verdict as findings, each with what to type."""
+    found = [_finding_of_node(entry, said) for entry in said["accused"]]
+    found += [_finding_of_link(entry) for entry in said["links"]]
+    found += [_finding_of_rack(entry) for entry in said["racks"]]
+    found += [_finding_of_uplink(entry) for entry in said["uplinks"]]
+    found += [_finding_of_path(entry) for entry in said["paths"]]
+    found += [_finding_of_rail(entry) for entry in said["rails"]]
+    found += [_finding_of_two(names) for names in said["untold"]]
+    if said["fleet"]["below"] and not said["untold"]:
+        found.append(_finding_of_fleet(said["fleet"]))
+    found += [_finding_of_doubt(entry, said) for entry in said["undecided"]]
+    found += [_finding_of_vanished(name) for name in said["vanished"]]
+    if said["unmeasured"]:
+        found.append(_finding_of_unmeasured(said))
+    if said["resolution"] is not None and said["spread"]:
+        found.append(_finding_of_resolution(said))
+    return found
+
+
+def _per_cent(ratio: float) -> str:
+    return f"{100 * ratio:.1f}%"
+
+
+def _odds(chance: float) -> str:
+    return f"a healthy node is accused on such evidence in fewer than one fleet in {1 / max(chance, 1e-12):,.0f}"
+
+
+def _finding_of_node(entry: t.Mapping[str, t.Any], said: t.Mapping[str, t.Any]) -> Finding:
+    node = str(entry["node"])
+    slow = [one for one in entry["subjects"] if one["slow"]]
+    rails = [one for one in entry["subjects"] if one["subject"] not in ("NVLink", "GPU to NIC")]
+    narrow = slow and not (rails and all(one["slow"] for one in rails))
+    subject = ", ".join(one["subject"] for one in slow) if narrow else "node"
+    partners = ", ".join(f"{one['node']} {_per_cent(one['ratio'])}" for one in entry["partners"])
+    if entry["kind"].startswith("fails"):
+        how = f"{entry['failed']} of {entry['runs']} runs hung or failed"
+        cause = "something on this node stops every run that it takes part in"
+    else:
+        how = f"{_per_cent(entry['ratio'])} of its peers in {entry['runs']} runs"
+        if entry["busbw"] is not None:
+            how += f" ({entry['busbw']:.1f} GB/s against {entry['peers_busbw']:.1f} GB/s)"
+        cause = "this node is slower than its peers with whomever it is paired"
+    alone = " by itself" if entry["kind"].endswith("alone") else ""
+    evidence = f"{how}{alone}" + (f"; with known-good partners: {partners}" if partners else "")
+    evidence += "".join(f"; {one['subject']} {_per_cent(one['ratio'])}" for one in entry["subjects"])
+    evidence += "".join(f"; {note}" for note in entry["notes"])
+    return Finding(
+        id="node_fails" if entry["kind"].startswith("fails") else "node_slow",
+        severity="error",
+        node=node,
+        subject=subject,
+        evidence=f"{evidence}; {_odds(entry['false_accusation'])}",
+        expected=f"at least {_per_cent(1 - said['resolution'])} of its peers" if said["resolution"] else "as its peers",
+        cause=cause,
+        fix=f"ansible-playbook gpufabric.cluster.diagnose --limit {node}; "
+        f"until then: scontrol update NodeName={node} State=DRAIN Reason='slow: {_per_cent(entry['ratio'])} of its peers'",
+    )
+
+
+def _finding_of_link(entry: t.Mapping[str, t.Any]) -> Finding:
+    one, two = entry["nodes"]
+    fails = entry["kind"] == "fails"
+    seen = "fails" if fails else f"reaches {_per_cent(entry['ratio'])} of other pairs"
+    return Finding(
+        id="link_fails" if fails else "link_slow",
+        severity="error",
+        node=one,
+        subject=f"link to {two}",
+        evidence=f"{one} with {two} {seen} in {entry['runs']} runs, both are good with others; {_odds(entry['false_accusation'])}",
+        expected="as fast as either is with others",
+        cause="the path between these two: a cable, a switch port, a hash that puts both on one congested link, or an access list",
+        fix=f"ansible-playbook gpufabric.cluster.diagnose --limit {one},{two}; compare the switch ports' error counters and routes",
+    )
+
+
+def _finding_of_rack(entry: t.Mapping[str, t.Any]) -> Finding:
+    seen = (
+        "every pair within it fails"
+        if entry["failed"]
+        else f"its pairs reach {_per_cent(entry['ratio'])} of other racks'"
+    )
+    return Finding(
+        id="rack_slow",
+        severity="error",
+        node="",
+        subject=f"rack {entry['rack']}",
+        evidence=f"{seen} in {entry['runs']} runs, whichever nodes are paired",
+        expected="as fast as the other racks",
+        cause="what the nodes of this rack share: its leaf switch, its power or cooling, or an image or setting of its own",
+        fix="check the leaf switch's port counters, speeds and PFC state, then its nodes' settings: ansible-playbook gpufabric.cluster.diagnose",
+    )
+
+
+def _finding_of_uplink(entry: t.Mapping[str, t.Any]) -> Finding:
+    return Finding(
+        id="uplink_slow",
+        severity="error",
+        node="",
+        subject=f"uplinks of rack {entry['rack']}",
+        evidence=f"pairs from it to {entry['paths']} other racks reach {_per_cent(entry['ratio'])} of what racks reach with each other",
+        expected="as fast as paths between other racks",
+        cause="fewer or slower uplinks than the other racks have, or traffic hashed onto few of them",
+        fix="compare this leaf switch's uplink count, speed and error counters with another's",
+    )
+
+
+def _finding_of_path(entry: t.Mapping[str, t.Any]) -> Finding:
+    one, two = (rack or "the rest" for rack in entry["racks"])
+    return Finding(
+        id="path_slow",
+        severity="warning",
+        node="",
+        subject=f"path between racks {one} and {two}",
+        evidence=f"pairs between them reach {_per_cent(entry['ratio'])} of what racks reach with each other",
+        expected="as fast as other paths",
+        cause="a slow spine link or an unlucky hash on this path",
+        fix="trace the route between the two leaf switches and read the error counters along it",
+    )
+
+
+def _finding_of_rail(entry: t.Mapping[str, t.Any]) -> Finding:
+    return Finding(
+        id="rail_slow",
+        severity="error",
+        node="",
+        subject=f"rail {entry['rail']}",
+        evidence=f"good pairs on this rail alone reach {_per_cent(entry['ratio'])} of the other rails in {entry['runs']} runs",
+        expected="as fast as the other rails",
+        cause="what all nodes share on this rail: its leaf switch, or one setting on all of its HCAs",
+        fix=f"check the switch of rail {entry['rail']}, then ansible-playbook gpufabric.cluster.rdma --tags verify",
+    )
+
+
+def _finding_of_two(names: t.Sequence[str]) -> Finding:
+    return Finding(
+        id="nodes_untold",
+        severity="error",
+        node="",
+        subject=" and ".join(names),
+        evidence="their run with each other is bad, and there is nobody else to pair them with",
+        expected="a third node, of which at least one is good",
+        cause="it is one of the two, or the link between them: two nodes cannot tell",
+        fix="add a node that is known to be good to the inventory and run isolate again",
+    )
+
+
+def _finding_of_fleet(fleet: t.Mapping[str, t.Any]) -> Finding:
+    return Finding(
+        id="fleet_slow",
+        severity="error",
+        node="",
+        subject="all nodes",
+        evidence=f"the healthy pairs reach {fleet['busbw']:.1f} GB/s",
+        expected=f"{fleet['expectation']:.1f} GB/s",
+        cause="something that all nodes share: settings, NCCL transport (sockets instead of RDMA), the fabric, or an expectation set too high",
+        fix="ansible-playbook gpufabric.cluster.diagnose; read the transport lines first",
+    )
+
+
+def _finding_of_doubt(entry: t.Mapping[str, t.Any], said: t.Mapping[str, t.Any]) -> Finding:
+    return Finding(
+        id="node_undecided",
+        severity="warning",
+        node=str(entry["node"]),
+        subject="node",
+        evidence=f"{_per_cent(entry['ratio'])} of its peers in {entry['runs']} runs, {entry['failed']} of them failed",
+        expected="evidence that a healthy node would give in fewer than one fleet in "
+        f"{1 / said['false_accusation']:,.0f}, with two known-good partners",
+        cause="the measurements differ too much, or it is bad with some partners and good with others",
+        fix="run isolate again on idle nodes, or allow more launches: -e isolate_retests=60",
+    )
+
+
+def _finding_of_vanished(name: str) -> Finding:
+    return Finding(
+        id="node_vanished",
+        severity="error",
+        node=name,
+        subject="node",
+        evidence="it could no longer be reached while isolate ran",
+        expected="reachable to the end",
+        cause="it went down, or its network or its SSH did",
+        fix=f"ansible {name} -m ansible.builtin.ping; then its console and its last kernel messages",
+    )
+
+
+def _finding_of_unmeasured(said: t.Mapping[str, t.Any]) -> Finding:
+    names = said["unmeasured"]
+    lone = said["nodes"] == 1
+    return Finding(
+        id="node_unmeasured",
+        severity="notice" if lone else "warning",
+        node=names[0] if len(names) == 1 else "",
+        subject=", ".join(names),
+        evidence="never paired: there is no other node" if lone else "never measured with another node",
+        expected="at least two other nodes to be paired with",
+        cause="a lone node says nothing about its network"
+        if lone
+        else "its partners vanished, or it was alone in its round",
+        fix="add nodes to the inventory and run isolate again",
+    )
+
+
+def _finding_of_resolution(said: t.Mapping[str, t.Any]) -> Finding:
+    return Finding(
+        id="isolate_resolution",
+        severity="notice",
+        node="",
+        subject="all nodes",
+        evidence=f"healthy nodes differ by {_per_cent(said['spread'])}, "
+        f"so that only a loss of {_per_cent(said['resolution'])} or more could be named",
+        expected="nodes of one rack within the noise of the measurement",
+        cause="racks that the inventory does not name, different hardware, or other work on the fabric",
+        fix="say each node's rack in the inventory, and run isolate on idle nodes",
+    )
