@@ -9,6 +9,7 @@ import functools
 import typing as t
 
 from ansible.errors import AnsibleFilterError
+from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log import parse_nccl_log
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_output import parse_nccl_tests
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.ibdev2netdev import parse_ibdev2netdev
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.iblinkinfo import parse_iblinkinfo
@@ -36,6 +37,7 @@ PARSERS: dict[str, Parser] = {
         parse_lldp,
         parse_mlnx_qos,
         parse_mlxlink,
+        parse_nccl_log,
         parse_nccl_tests,
         parse_rdma_link,
         parse_show_gids,

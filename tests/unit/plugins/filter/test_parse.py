@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The parse filters: what they take, what their pages promise, and that the pages' examples run."""
+
+from __future__ import annotations
+
+import pathlib
+import typing as t
+
+import pytest
+import yaml
+from ansible.errors import AnsibleFilterError
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
+from ansible_collections.gpufabric.cluster.plugins.filter.parse import PARSERS, FilterModule
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+ROOT = pathlib.Path(__file__).parents[4]
+PAGES = {path.stem: path for path in sorted((ROOT / "plugins" / "filter").glob("parse_*.yml"))}
+FILTERS = FilterModule().filters()
+
+
+def page(name: str) -> dict[str, t.Any]:
+    return t.cast("dict[str, t.Any]", yaml.safe_load(PAGES[name].read_text()))
+
+
+NCCL_LOG = """gpu-1:71:80 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9
+gpu-1:71:80 [0] NCCL INFO Using network Socket
+gpu-1:71:80 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0
+gpu-1:71:80 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.7.0.2<40103> failed : Connection refused
+"""
+
+
+def captures_of(name: str) -> list[str]:
+    """Captures of the filter's tool."""
+    tool = name.removeprefix("parse_")
+    fixtures = ROOT / "tests" / "fixtures"
+    files = sorted((fixtures / "rdma_tools").glob(f"{tool}_*.txt")) or sorted((fixtures / tool).glob("*.txt"))
+    return [NCCL_LOG] if tool == "nccl_log" else [file.read_text() for file in files]
+
+
+def test_every_filter_has_its_page_and_every_page_its_filter() -> None:
+    assert set(PAGES) == set(FILTERS) == set(PARSERS)
+    assert {name: page(name)["DOCUMENTATION"]["name"] for name in PAGES} == {name: name for name in PAGES}
+
+
+TYPES = {"str": str, "int": int, "float": (int, float), "bool": bool, "list": list, "dict": dict}
+
+
+@pytest.mark.parametrize("name", sorted(PARSERS))
+def test_the_answer_is_what_the_page_says(name: str) -> None:
+    promised = page(name)["RETURN"]["_value"]["contains"]
+    found = FILTERS[name](captures_of(name)[0])
+    for key, said in promised.items():
+        if found.get(key) is not None and said["type"] != "raw":
+            assert isinstance(found[key], TYPES[said["type"]]), key
+    if not name.startswith(("parse_nccl", "parse_mlxlink")):
+        assert set(found) == set(promised)
+
+
+@pytest.mark.parametrize("name", sorted(PARSERS))
+def test_the_example_of_the_page_runs(name: str, tmp_path: pathlib.Path) -> None:
+    """With a capture in the place of the file that the example looks up, some capture gives an answer that says something."""
+    message = yaml.safe_load(page(name)["EXAMPLES"])[0]["ansible.builtin.debug"]["msg"]
+    file = f"gpu-1.{name.removeprefix('parse_')}.txt"
+    assert file in message
+    templar = Templar(loader=DataLoader(), variables={})
+    answers = []
+    for capture in captures_of(name):
+        (tmp_path / file).write_text(capture)
+        answers.append(templar.template(trust_as_template(message.replace(file, str(tmp_path / file)))))
+    assert any(answers)
+
+
+@pytest.mark.parametrize("name", sorted(PARSERS))
+def test_text_lines_and_bytes_are_the_same(name: str) -> None:
+    text = captures_of(name)[0].rstrip("\n")
+    wanted = FILTERS[name](text)
+    assert FILTERS[name](text.splitlines()) == wanted
+    assert FILTERS[name](text.encode()) == wanted
+
+
+@pytest.mark.parametrize("value", [None, 7, {"stdout": "x"}, ["x", 7], object()])
+def test_anything_else_gets_one_sentence(value: object) -> None:
+    with pytest.raises(
+        AnsibleFilterError, match="^parse_ibstat: expected the text that the tool printed.* found [a-zA-Z]+$"
+    ):
+        FILTERS["parse_ibstat"](value)
+
+
+@pytest.mark.parametrize("name", sorted(PARSERS))
+@settings(max_examples=60, deadline=None)
+@given(text=st.one_of(st.text(max_size=300), st.binary(max_size=300)))
+def test_no_text_raises(name: str, text: str | bytes) -> None:
+    assert isinstance(FILTERS[name](text), dict)
