@@ -34,7 +34,9 @@ def test_no_limit_gets_one_sentence(limit: str) -> None:
         normal_limit(limit)
 
 
-@pytest.mark.parametrize(("limit", "session", "manager"), [("unlimited", "unlimited", "infinity"), ("65536", "65536", "65536K")])
+@pytest.mark.parametrize(
+    ("limit", "session", "manager"), [("unlimited", "unlimited", "infinity"), ("65536", "65536", "65536K")]
+)
 def test_sessions_count_in_kib_and_systemd_says_so(limit: str, session: str, manager: str) -> None:
     sessions, services = limit_files(normal_limit(limit))
     assert f"* hard memlock {session}\n" in sessions.content
@@ -62,7 +64,9 @@ def test_reads_what_a_shell_prints(text: str, found: dict[str, str]) -> None:
 
 def test_a_service_is_asked_and_not_a_file(tmp_path: pathlib.Path) -> None:
     # the stand-in runs the command in the way of the real one, under a limit that no file mentions
-    found = service_limit(*tools(tmp_path, systemd_run='while [ "$1" != /bin/sh ]; do shift; done; ulimit -S -l 64; exec "$@"'))
+    found = service_limit(
+        *tools(tmp_path, systemd_run='while [ "$1" != /bin/sh ]; do shift; done; ulimit -S -l 64; exec "$@"')
+    )
     assert found["soft"] == "64"
 
 

@@ -174,7 +174,9 @@ def test_a_planted_later_file_is_the_one_verdict_that_is_lost(node: pathlib.Path
     on(node).apply(profile())
     kernel_node.write(node, "etc/sysctl.d/zz-planted.conf", "# x\nnet.core.rmem_max = 5\n")
     lost = [e for e in on(node).apply(profile()).observed["boot"]["keys"] if e["status"] != "kept"]
-    assert [(e["key"], e["path"], e["line"]) for e in lost] == [("net.core.rmem_max", "/etc/sysctl.d/zz-planted.conf", 2)]
+    assert [(e["key"], e["path"], e["line"]) for e in lost] == [
+        ("net.core.rmem_max", "/etc/sysctl.d/zz-planted.conf", 2)
+    ]
 
 
 def test_a_foreign_file_of_our_name_stays(node: pathlib.Path) -> None:
