@@ -12,7 +12,7 @@ import collections
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log_failures import Failure, failure_of
+from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log_failures import failure_of
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log_lines import (
     Line,
     channels_in,
@@ -28,24 +28,30 @@ READ_WHOLE = 1 << 20
 # What is kept is bounded, so that memory does not grow with the log.
 MOST_FAILURES = 1000
 MOST_NOTABLE = 1000
-MOST_PAIRS = 65_536
+MOST_PAIRS = 20_000
 MOST_NAMES = 20_000
-LIKE_LINES = 50  # of lines that differ only in their numbers, this many are read; the rest are counted
+LIKE_LINES = (
+    50  # of one host's lines that differ only in their numbers, this many are read in a large log; the rest are counted
+)
+MOST_LIKENESSES = 100_000
 LONGEST_TEXT = 600
 
 _SECRET = re.compile(r"PSK|SECRET|TOKEN|PASSW|CREDENTIAL|_KEY\b")
 _DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
-_SUSPICIOUS = re.compile(
-    r"error|fail|fatal|time[d ]?out|killed|abort|denied|refused|unreachable|no such|not found|no space|\bwarn|cannot|unable|\bxid\b|"
-    r"mismatch|cancelled|invalid|illegal|uncorrectable|segmentation|bus error|not supported|closed by|reset by|insufficient|"
-    r"no device found|could not|couldn't|does not exist|not permitted|disabled|not enough|\bATTN\b",
-    re.IGNORECASE,
-)
+# Looked for one after the other in the lowered line: many times faster than an alternation of as many words.
+_SUSPICIOUS = (
+    "error", "fail", "fatal", "timeout", "timed out", "killed", "abort", "denied", "refused", "unreachable", "no such", "not found",
+    "no space", "warn", "cannot", "unable", "xid", "mismatch", "cancelled", "invalid", "illegal", "uncorrectable", "segmentation",
+    "bus error", "not supported", "closed by", "reset by", "insufficient", "no device found", "could not", "couldn't",
+    "does not exist", "not permitted", "disabled", "not enough", "attn", "got completion", "duplicate", "multiple ranks", "exceeded",
+    "truncated", "no socket", "no interface", "no usable", "no algorithm", "unrecognized", "async", "with family", "wrong ",
+    "ibv_", "incompatible", "mnnvl", "returned", "broken pipe", "cq_event", "not working", "no ip interface", "different link",
+)  # fmt: skip
 
 _NETWORK = re.compile(r"Using network (\S.*?)\s*$")
 _OLD_NETWORK = re.compile(r"Using (?:external|internal) Network (\S.*?)\s*$")
 _CHANNEL = re.compile(
-    r"(?:(?:Channel|Ring) (\d+)(?:/\d+)? : )?(\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(send|receive)\])? via "
+    r"(\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(send|receive)\])? via "
     r"((?:NET/[^\n]*|P2P|SHM|COLLNET/[^\n]*|direct shared memory)[^\n]*)"
 )
 _NET = re.compile(r"NET/([^/]+?)/(\d+)(?:\(\d+\))?(.*)$")
@@ -58,7 +64,9 @@ _DRIVER = re.compile(r"cudaDriverVersion (\d+)")
 _ENV = re.compile(r"\b(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*?)\s*$")
 _ENV_TYPED = re.compile(r"\b(NCCL_[A-Z0-9_]+)=([^\s'\";\\]+)")
 _PLUGIN_PATH = re.compile(r"Plugin Path ?: (\S+)")
-_PLUGIN_LOADED = re.compile(r"Successfully loaded external (?:network |net )?plugin (\S+)|NET/Plugin: Plugin name set by env to (\S+)")
+_PLUGIN_LOADED = re.compile(
+    r"Successfully loaded external (?:network |net )?plugin (\S+)|NET/Plugin: Plugin name set by env to (\S+)"
+)
 _PLUGIN_NAME = re.compile(r"NET/Plugin: (?:Loaded|Using) (?:net plugin )?(.+?)(?: \(v(\d+)\))?$")
 _PLUGIN_VERSION = re.compile(r"NET/OFI Initializing (aws-ofi-nccl \S+)|(?:Using|Initializing) (aws-ofi-nccl \S+)")
 _INIT = re.compile(
@@ -73,6 +81,10 @@ _GDR_STATE = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for")
 _ALGORITHM = re.compile(r"(?:(\w+)(?: \[Symmetric\])?: )?(\d+) Bytes -> (?:Algo (\S+) proto (\S+)|Kernel (\S+))")
 
 _CUDA = re.compile(r"\+cuda(\d+(?:\.\d+)*)")
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
 
 
 def _first(found: re.Match[str] | None) -> str | None:
@@ -105,11 +117,14 @@ class NcclLog:
 
     def __init__(self) -> None:
         self.lines = 0
+        self.not_read = 0
+        self._alike: dict[int, int] = {}
         self.networks: collections.Counter[tuple[str | None, str]] = collections.Counter()
         self.networks_used: list[str] = []
         self.networks_named: list[str] = []
         self.transports: collections.Counter[str] = collections.Counter()
         self.pairs: collections.Counter[tuple[str, str, str]] = collections.Counter()
+        self.all_pairs = True
         self.net_channels: collections.Counter[tuple[str, str, bool]] = collections.Counter()
         self.hca_rails: collections.Counter[tuple[str, str, str]] = collections.Counter()
         self.gdr_states: collections.Counter[str] = collections.Counter()
@@ -134,7 +149,6 @@ class NcclLog:
         self.failures: list[dict[str, t.Any]] = []
         self.failure_count = 0
         self.notable: dict[str, dict[str, t.Any]] = {}
-        self._alike: collections.Counter[str] = collections.Counter()
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -158,11 +172,21 @@ class NcclLog:
             raw = block[start:last]
             if b" via " in raw and b" -> " in raw:
                 continue  # counted below
+            if self._seen_enough(raw):
+                continue
             self._line(read_line(raw), counted + 1)
-        for key, count in collections.Counter(channels_in(block)).items():
-            host, channel, source, destination, direction, how = (part.decode("utf-8", "replace") for part in key)
-            self._channel(host or None, channel, source, destination, direction, how.strip(), count)
+        self._channels(channels_in(block))
         self.lines += block.count(b"\n") + (not block.endswith(b"\n"))
+
+    def _seen_enough(self, raw: bytes) -> bool:
+        """Whether a line only repeats what its host has said many times: a flood of one warning must not slow the reading down."""
+        host, _, message = raw.partition(b":")
+        likeness = hash((host, message.translate(None, b"0123456789")))
+        count = self._alike.get(likeness, 0)
+        if count or len(self._alike) < MOST_LIKENESSES:
+            self._alike[likeness] = count + 1
+        self.not_read += count >= LIKE_LINES
+        return count >= LIKE_LINES
 
     def _line(self, line: Line, number: int) -> None:
         message = line.message
@@ -173,15 +197,15 @@ class NcclLog:
         if "via " in message and "->" in message:
             match = _CHANNEL.search(message)
             if match:
-                channel, source, destination, direction, how = (group or "" for group in match.groups())
-                self._channel(line.host, channel, source, destination, direction, how.strip(), 1)
+                source, destination, direction, how = (group or "" for group in match.groups())
+                kind = self._channel(line.host, direction, how.strip(), 1)
+                self._pair(source, destination, kind, 1)
                 return
         self._facts(line)
-        if line.level not in ("INFO", "VERSION"):
-            failure = failure_of(message)
-            if failure:
-                self._fail(failure, line, number)
-        if line.level in ("WARN", "ATTN", "ERROR") or _SUSPICIOUS.search(line.text):
+        lowered = line.text.lower()
+        if line.level in ("WARN", "ATTN", "ERROR") or any(word in lowered for word in _SUSPICIOUS):
+            if line.level not in ("INFO", "VERSION"):
+                self._fail(line, number)
             self._note(line, number)
 
     # -- facts -------------------------------------------------------------------------------------------------------
@@ -209,7 +233,9 @@ class NcclLog:
             if match:
                 names = ("coll", "collnet", "nvls", "p2p", "p2p_per_peer")
                 found = {name: int(value) for name, value in zip(names, match.groups()) if value is not None}
-                self.channels = {name: max(found.get(name, 0), self.channels.get(name, 0)) for name in {**found, **self.channels}}
+                self.channels = {
+                    name: max(found.get(name, 0), self.channels.get(name, 0)) for name in {**found, **self.channels}
+                }
         if "Bytes ->" in message:
             match = _ALGORITHM.search(message)
             if match and len(self.algorithms) < MOST_NAMES:
@@ -295,9 +321,28 @@ class NcclLog:
         self.plugin_name = self.plugin_name or _first(_PLUGIN_NAME.search(message))
         self.plugin_version = self.plugin_version or _first(_PLUGIN_VERSION.search(message))
 
-    def _channel(
-        self, host: str | None, channel: str, source: str, destination: str, direction: str, how: str, count: int
-    ) -> None:
+    def _channels(self, found: list[tuple[bytes, bytes, bytes, bytes, bytes]]) -> None:
+        """Count the channels of a block: by host and kind, and by pair of ranks until there are too many pairs to keep."""
+        kinds: dict[bytes, str] = {}
+        for (host, direction, how), count in collections.Counter((each[0], each[3], each[4]) for each in found).items():
+            kinds[how] = self._channel(_text(host), _text(direction), _text(how).strip(), count)
+        if len(self.pairs) < MOST_PAIRS:
+            for (source, destination, how), count in collections.Counter(
+                (each[1], each[2], each[4]) for each in found
+            ).items():
+                self._pair(_text(source), _text(destination), kinds[how], count)
+        else:
+            self.all_pairs = self.all_pairs and not found
+
+    def _pair(self, source: str, destination: str, kind: str, count: int) -> None:
+        pair = (source, destination, kind)
+        if pair in self.pairs or len(self.pairs) < MOST_PAIRS:
+            self.pairs[pair] += count
+        else:
+            self.all_pairs = False
+
+    def _channel(self, host: str | None, direction: str, how: str, count: int) -> str:
+        """Count a channel; the answer is its kind, such as P2P/CUMEM, SHM or NET/IB/GDRDMA."""
         if host is not None and len(self.hosts) < MOST_NAMES:
             self.hosts.setdefault(host)
         match = _NET.search(how)
@@ -318,9 +363,7 @@ class NcclLog:
             kind = re.sub(r"/read$|/Shared$", "", how)[:60]
         if kind in self.transports or len(self.transports) < 200:
             self.transports[kind] += count
-        pair = (source, destination, kind)
-        if pair in self.pairs or len(self.pairs) < MOST_PAIRS:
-            self.pairs[pair] += count
+        return kind
 
     # -- failures ----------------------------------------------------------------------------------------------------
 
@@ -330,10 +373,11 @@ class NcclLog:
                 return self.ranks[key][0]
         return None
 
-    def _fail(self, failure: Failure, line: Line, number: int) -> None:
-        self.failure_count += 1
-        if len(self.failures) >= MOST_FAILURES:
+    def _fail(self, line: Line, number: int) -> None:
+        failure = failure_of(line.message) if self.failure_count < MOST_FAILURES else None
+        if failure is None:
             return
+        self.failure_count += 1
         self.failures.append(
             {
                 "name": failure.name,
@@ -377,7 +421,9 @@ class NcclLog:
         if all(failure["time"] for failure in causes):
             return min(causes, key=lambda failure: (failure["time"], failure["line"]))
         first = causes[0]
-        if first["name"] == "cuda":  # NCCL reports the CUDA call by which it pins a shared segment, then the segment itself
+        if (
+            first["name"] == "cuda"
+        ):  # NCCL reports the CUDA call by which it pins a shared segment, then the segment itself
             for failure in causes[1:4]:
                 if failure["name"] == "shm" and failure["pid"] == first["pid"]:
                     return failure
@@ -446,6 +492,7 @@ class NcclLog:
                 {"source": int(source), "destination": int(destination), "transport": kind, "channels": count}
                 for (source, destination, kind), count in self.pairs.most_common(1000)
             ],
+            "all_pairs": self.all_pairs,
             "gdr_by_host": self._gdr_by_host(),
             "hcas_by_host": self.host_hcas,
             "net_devices_used": [
@@ -461,6 +508,7 @@ class NcclLog:
             "failure_count": self.failure_count,
             "notable": list(self.notable.values()),
             "lines": self.lines,
+            "alike_lines_not_read": self.not_read,
         }
 
     def _by_name(self) -> dict[str, list[str]]:
@@ -512,8 +560,9 @@ def parse_nccl_log(text: str | bytes) -> dict[str, t.Any]:
     direction and errno_text of that line; first_failure: that line with its host, rank, pid, time and line number, chosen as the one
     that the others follow from; failures: all, up to 1,000, each marked ``consequence`` where it usually follows another rank's end.
     versions, networks (by host), environment (in force), environment_differs (between ranks), channels, algorithms, transports (how
-    many channels of each kind), transports_by_pair, gdr_by_host ({host: {send: {with, without}, receive}}), hcas_by_host,
+    many channels of each kind), transports_by_pair (all_pairs: whether none is left out),
+    gdr_by_host ({host: {send: {with, without}, receive}}), hcas_by_host,
     net_devices_used, interfaces_by_host, hosts, layout, communicators (who joined, who never did), notable (distinct suspicious
-    lines with hosts and counts), lines, read.
+    lines with hosts and counts), lines, alike_lines_not_read, read.
     """
     return parse_nccl_log_stream(text)

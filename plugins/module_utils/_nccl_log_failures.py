@@ -18,7 +18,10 @@ import typing as t
 _NAMED: tuple[tuple[str, str], ...] = (
     ("ib_completion", r"Got completion (?:from peer \S+ )?with (?:error|status)|Got CQE with error"),
     ("duplicate_gpu", r"Duplicate GPU detected|Multiple Ranks are using the same GPU"),
-    ("version_mismatch", r"Mismatched NCCL version detected|NCCL version mismatch with remote peer|library is (?:too old|not backwards compatible)"),
+    (
+        "version_mismatch",
+        r"Mismatched NCCL version detected|NCCL version mismatch with remote peer|library is (?:too old|not backwards compatible)",
+    ),
     (
         "shm",
         r"shared memory segment|failed to extend /?\S*shm|/dev/shm/nccl\S* (?:failed|to \d+ bytes)|Unable to allocate shared memory|"
@@ -37,7 +40,10 @@ _NAMED: tuple[tuple[str, str], ...] = (
     ("message_truncated", r"[Mm]essage truncated ?:"),
     ("collective_mismatch", r"collective mismatch error|posted incorrect receive info|Mismatched collective detected"),
     ("link_layer_mismatch", r"incompatible devices|incompatible with the local|different link_layer|mismatched physical devices"),
-    ("net_plugin", r"network .{1,80} not found|Failed to initialize any NET plugin|Failed to initialize NET plugin|NET/OFI .{0,300}(?:failed|error|[Cc]ouldn't|Unable)"),
+    (
+        "net_plugin",
+        r"network .{1,80} not found|Failed to initialize any NET plugin|NET/OFI .{0,300}(?:failed|error|[Cc]ouldn't|Unable)",
+    ),
     ("libibverbs", r"Failed to open libibverbs"),
     ("imex", r"MNNVL .{0,40}is (?:available but not|not supported)"),
     ("nvls", r"NVLink SHARP \(NVLS\)|NVLS Multicast"),
@@ -45,7 +51,11 @@ _NAMED: tuple[tuple[str, str], ...] = (
     ("no_algorithm", r"[Nn]o algorithm/protocol|Unrecognized (?:element|prefix) token|no symmetric kernel available"),
     ("ib_async", r"[Gg]ot async (?:error )?event|async fatal event"),
     ("nvlink", r"P2P is disabled between NVLINK connected"),
-    ("topology", r"Could not find (?:real path|NIC|net|any local path|a path|gpu)|XML (?:Parse|Mismatch|Topology|Graph)|Could not open XML|NUMA domains is not supported|TOPO/NET : "),
+    (
+        "topology",
+        r"Could not find (?:real path|NIC|net|any local path|a path|gpu)|XML (?:Parse|Mismatch|Topology|Graph)|Could not open XML|"
+        r"NUMA domains is not supported|TOPO/NET : (?:Can't|Could|Only|Tried)",
+    ),
     ("gdrcopy", r"\bgdr_\w+\(.{0,200}failed|GDRCOPY failure"),
     ("nvml", r"nvml\w+\(.{0,80}\) failed|Failed to open libnvidia-ml|[Dd]river/library version mismatch"),
     ("cuda", r"[Cc]uda failure|CUDA failure|CUDA error|cudaError\w*|failed to peer with device|CUDA [Dd]river version"),
@@ -57,7 +67,7 @@ _CONSEQUENCE = re.compile(
     r"[Cc]onnection closed by (?:remote peer|localRank)|Call to (?:recv|send)\b.{0,200}failed|socketProgress|"
     r"Socket recv failed|Broken pipe|Connection reset by peer|Proxy Call to rank"
 )
-_VERB = re.compile(r"\b((?:ibv|mlx5dv)_\w+?)(?:_iova2)?\b(?:\([^)]{0,200}\))? (?:failed|returned)|\b(ibv_\w+?)(?:_iova2)?\b\(?[^)]{0,200}\)? ?(?:failed|: failed)")
+_VERB = re.compile(r"\b((?:ibv|mlx5dv)_\w+?)(?:_iova2)?(?:\([^)\n]{0,200}\))? ?:? ?(?:failed|returned)")
 _PATTERN = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _NAMED))
 _STATUS = re.compile(r"with (?:error|status)[ =](?:(\w+)\()?(\d{1,4})")
 _VENDOR = re.compile(r"vendor[ _]err[ =](\d{1,10})")
@@ -116,8 +126,7 @@ def failure_of(message: str) -> Failure | None:
     message = message[:4000]
     verb = _VERB.search(message)
     if verb:
-        name = verb.group(1) or verb.group(2)
-        return Failure(name, False, _details(name, message))
+        return Failure(verb.group(1), False, _details(verb.group(1), message))
     match = _PATTERN.search(message)
     if match and not _retried(message):
         name = str(match.lastgroup)

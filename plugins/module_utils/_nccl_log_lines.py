@@ -20,7 +20,9 @@ _PREFIX = re.compile(
     r"(?:(?P<site>[^\s:]{1,200}:\d{1,7}) )?(?:\([^)\s]{1,200}\) )?"
     r"(?:NCCL )?(?P<level>INFO|WARN|ATTN|ERROR|TRACE|CALL|ABORT|DIAG|VERSION)\b ?(?P<message>.*)"
 )
-_BARE = re.compile(r"(?:(?P<site>[^\s:]{1,200}:\d{1,7}) )?(?:\([^)\s]{1,200}\) )?NCCL (?P<level>INFO|WARN|ATTN|ERROR|DIAG) (?P<message>.*)")
+_BARE = re.compile(
+    r"(?:(?P<site>[^\s:]{1,200}:\d{1,7}) )?(?:\([^)\s]{1,200}\) )?NCCL (?P<level>INFO|WARN|ATTN|ERROR|DIAG) (?P<message>.*)"
+)
 
 
 class Line(t.NamedTuple):
@@ -66,12 +68,14 @@ _FACTS = re.compile(
     rb"\d+ coll channels|DMA-BUF|NVLS |MNNVL|TOPO/NET|HINT|Call to|RAS |Cuda failure|Channel \d+/\d+ : [^\n]{1,40}via COLLNET))"
 )
 _CHANNEL = re.compile(
-    rb"(?:([^\s:\[\]()|'\"]+):\d+:\d+ \[-?\d+\] NCCL INFO )?(?:Channel|Ring) (\d+)(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?"
-    rb"(?: \[(\w+)\])? via ([^\n]{1,100})"
+    rb"\n(?:\S{1,80} )?([^\s:\[\]()|'\"]+):\d+:\d+ \[-?\d+\] NCCL INFO (?:Channel|Ring) \d+(?:/\d+)? : "
+    rb"(\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(\w+)\])? via ([^\n]{1,100})"
 )
-_NOT_NCCL = re.compile(rb"^(?!(?:\S{1,80} )?\S+:\d+:\d+ \[-?\d+\] NCCL (?:INFO|TRACE|CALL))[^\n]+", re.MULTILINE)
+_NOT_NCCL = re.compile(
+    rb"^(?!\S+:\d+:\d+ \[-?\d+\] NCCL (?:INFO|TRACE|CALL)|\S{1,80} \S+:\d+:\d+ \[-?\d+\] NCCL INFO)[^\n]+", re.MULTILINE
+)
 _WORDS = re.compile(
-    rb"[Ee]rror|ERROR|[Ff]ail|FAIL|FATAL|[Ff]atal|[Tt]imeout|[Tt]imed out|[Kk]illed|KILLED|Abort|abort|denied|refused|unreachable|Unreachable|"
+    rb"[Ee]rror|ERROR|[Ff]ail|FAIL|FATAL|[Ff]atal|[Tt]imeout|[Tt]imed out|[Kk]illed|KILLED|Abort|abort|denied|refused|[Uu]nreachable|"
     rb"No such|not found|No space|WARN|[Cc]annot|[Uu]nable|Xid|[Mm]ismatch|version |CANCELLED|TIME LIMIT|[Ii]nvalid|[Ii]llegal|"
     rb"[Uu]ncorrectable|segfault|[Ss]egmentation|Bus error|not supported|closed|reset|NET/|Using network|via |NCCL_"
 )
@@ -81,16 +85,19 @@ _RARE = (
     b"rror:", b"Error", b"ERROR", b"FATAL", b"failed", b"failure", b"Timeout", b"timed out", b"Killed", b"refused", b"nreachable",
     b"NVRM: Xid", b"CANCELLED", b"denied",
 )  # fmt: skip
-_MOST_OF_A_BLOCK = 0.05
+_FEW = 0.1  # the share of other programs' lines up to which each of them is looked at
 
 
 def facts_in(block: bytes) -> t.Iterator[int]:
     """Offsets of what is worth reading as a line in a large block, channels left out (see channels_in). Not sorted."""
     for match in _FACTS.finditer(block):
         yield match.start()
-    others = list(_NOT_NCCL.finditer(block))
-    if sum(match.end() - match.start() for match in others) <= _MOST_OF_A_BLOCK * len(block):
-        for match in others:
+    lines = block.count(b"\n")
+    others = lines - block.count(b" NCCL INFO ")
+    if others <= 0:
+        return
+    if others <= _FEW * lines:
+        for match in _NOT_NCCL.finditer(block):
             if _WORDS.search(block, match.start(), match.end()):
                 yield match.start()
         return
@@ -102,9 +109,9 @@ def facts_in(block: bytes) -> t.Iterator[int]:
             position = block.find(word, end) if end >= 0 else -1
 
 
-def channels_in(block: bytes) -> list[tuple[bytes, bytes, bytes, bytes, bytes, bytes]]:
-    """(host, channel, source rank, destination rank, send or receive, how) of every channel line in a block."""
-    return _CHANNEL.findall(block) if b" via " in block else []
+def channels_in(block: bytes) -> list[tuple[bytes, bytes, bytes, bytes, bytes]]:
+    """(host, source rank, destination rank, send or receive, how) of every channel line in a block."""
+    return _CHANNEL.findall(b"\n" + block) if b" via " in block else []
 
 
 def line_around(block: bytes, position: int) -> tuple[int, int]:

@@ -13,13 +13,28 @@ import lzma
 import typing as t
 import zlib
 
-BLOCK = 2 << 20  # bytes read at a time: large enough for the C loops of re and bytes.find, small beside any node's memory
+BLOCK = (
+    2 << 20
+)  # bytes read at a time: large enough for the C loops of re and bytes.find, small beside any node's memory
 LONGEST_LINE = 1 << 20  # a line that is longer is cut there, so that a file without line ends stays within this too
 
-_MAGIC: tuple[tuple[bytes, t.Callable[[t.BinaryIO], t.BinaryIO]], ...] = (
-    (b"\x1f\x8b", lambda raw: t.cast("t.BinaryIO", gzip.GzipFile(fileobj=raw))),
-    (b"BZh", lambda raw: t.cast("t.BinaryIO", bz2.BZ2File(raw))),
-    (b"\xfd7zXZ\x00", lambda raw: t.cast("t.BinaryIO", lzma.LZMAFile(raw))),
+
+def _gunzip(raw: t.BinaryIO) -> t.BinaryIO:
+    return t.cast("t.BinaryIO", gzip.GzipFile(fileobj=raw))
+
+
+def _bunzip(raw: t.BinaryIO) -> t.BinaryIO:
+    return t.cast("t.BinaryIO", bz2.BZ2File(raw))
+
+
+def _unxz(raw: t.BinaryIO) -> t.BinaryIO:
+    return t.cast("t.BinaryIO", lzma.LZMAFile(raw))  # noqa: SIM115  # the caller's file decides how long it lives
+
+
+_COMPRESSIONS: tuple[tuple[bytes, str, t.Callable[[t.BinaryIO], t.BinaryIO]], ...] = (
+    (b"\x1f\x8b", "gzip", _gunzip),
+    (b"BZh", "bzip2", _bunzip),
+    (b"\xfd7zXZ\x00", "xz", _unxz),
 )
 
 Source = t.Union[str, bytes, bytearray, t.BinaryIO, t.Iterable[t.Union[str, bytes]]]
@@ -92,9 +107,9 @@ class LogBlocks:
     def __iter__(self) -> t.Iterator[bytes]:
         head = self._read(self._file)
         stream = self._file
-        for magic, opener in _MAGIC:
+        for magic, name, opener in _COMPRESSIONS:
             if head.startswith(magic):
-                self.compression = {b"\x1f": "gzip", b"B": "bzip2", b"\xfd": "xz"}[magic[:1]]
+                self.compression = name
                 stream = opener(t.cast("t.BinaryIO", io.BufferedReader(_Chained(head, self._file), BLOCK)))
                 head = self._read(stream)
                 break

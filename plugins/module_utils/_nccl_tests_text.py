@@ -425,12 +425,11 @@ class _TextReader:
             for match in _TEST_TRACE.finditer(line):
                 self.output.fail_on(match.group(1))
         if "Test timeout" in line:
-            match = _TEST_TIMEOUT.search(line)
-            if match:
-                self.output.time_limits.append(match.group(0).split(": ")[-1])
-                self.output.fail_on(match.group(1))
-        match = _TIME_LIMIT.search(line)
-        if match and len(self.output.time_limits) < 100:
+            timeout = _TEST_TIMEOUT.search(line)
+            if timeout:
+                self.output.time_limits.append(timeout.group(0).split(": ")[-1])
+                self.output.fail_on(timeout.group(1))
+        if _TIME_LIMIT.search(line) and len(self.output.time_limits) < 100:
             self.output.time_limits.append(line.strip()[:300])
 
     def _test_failure(self, host: str | None, kind: str, site: tuple[str, ...], text: str) -> None:
