@@ -22,6 +22,7 @@ _ANCHOR = re.compile(
 
 def _entry(line: str) -> dict[str, t.Any] | None:
     """One line `DEV port N ==> NETDEV (Up)` or its -v form; None for any other."""
+    line = " ".join(line.split())  # `column -t` widens every gap
     arrow = _ARROW.search(line)
     if arrow is None:
         return None

@@ -22,6 +22,7 @@ _HEADER = re.compile(r"hca_id:\s*(\S{1,128})$")
 _ANCHOR = re.compile(r"hca_id:|libibverbs: |[0-9]{1,4} HCAs? found:|No IB devices found|" + SHELL + r"ibv_devinfo: ")
 _PORT = re.compile(r"port:\s*([0-9]{1,6})$")
 _GID = re.compile(r"GID\[\s{0,8}([0-9]{1,6})\]:?\s*([0-9a-fA-F:.]{2,64})(?:%\S{1,32})?(?:,\s*(\S.*))?$")
+_GID_ALONE = re.compile(r"GID\[\s{0,8}[0-9]{1,6}\]:?$")  # a mail broke the line behind it
 _LISTED = re.compile(r"([0-9]{1,4}) HCAs? found:?$")
 _NAME = re.compile(r"[A-Za-z][\w.-]{0,127}$")
 _NO_DRIVER = re.compile(r"no userspace device-specific driver found for \S{0,256}?(uverbs[0-9]{1,6})")
@@ -86,9 +87,15 @@ class _Reader:
         self._hca: dict[str, t.Any] | None = None
         self._port: dict[str, t.Any] | None = None
         self._listing = False
+        self._half = ""
 
     def read(self, line: str) -> None:
         """Take one line, already without blanks at its ends."""
+        if _GID_ALONE.match(line):
+            self._half = line
+            return
+        if self._half and line:
+            line, self._half = f"{self._half} {line}", ""
         header = _HEADER.match(line)
         if header:
             self._begin(header.group(1))

@@ -158,6 +158,14 @@ def test_the_way_of_a_fabric_capture_changes_nothing(capture: str, way: str) -> 
     assert told(parse(capture, WAYS[way](CAPTURES[capture]))) == told(parse(capture))
 
 
+@pytest.mark.parametrize("tool", ["ibdev2netdev", "rdma_link", "show_gids"])
+def test_wider_gaps_change_nothing(tool: str) -> None:
+    """`column -t` is what people put behind the tools that print tables."""
+    for capture in (name for name in CAPTURES if tool_of(name) == tool):
+        text = CAPTURES[capture].replace("\t", " " * 7).replace(" ", "  ")
+        assert told(parse(capture, text)) == told(parse(capture))
+
+
 @pytest.mark.parametrize("capture", OF_HOSTS_CAPTURES)
 def test_interleaved_hosts_are_taken_apart(capture: str) -> None:
     """pdsh mixes the lines of hosts as they come; each host's are read as if alone."""
@@ -313,6 +321,15 @@ def test_ibv_devinfo_lists_devices_and_drivers_that_are_missing() -> None:
 )
 def test_ibv_devinfo_without_devices(text: str) -> None:
     assert parser("ibv_devinfo")(text) == {"hcas": [], "uverbs_without_driver": [], "errors": [text], "unparsed": []}
+
+
+def test_ibv_devinfo_lines_that_a_mail_broke() -> None:
+    text = "> hca_id: mthca0\n> port: 1\n> GID[  0]:\n>\n> fe80:0000:0000:0000:0005:ad00:0003:1111\n> port: 2\n> state: PORT_DOWN (1)\n"
+    ports = parser("ibv_devinfo")(text)["hcas"][0]["ports"]
+    assert ports == [
+        {"port": 1, "gids": [{"index": 0, "gid": "fe80:0000:0000:0000:0005:ad00:0003:1111"}]},
+        {"port": 2, "gids": [], "state": "PORT_DOWN (1)"},
+    ]
 
 
 def test_ibv_devinfo_capability_words_are_no_state() -> None:
