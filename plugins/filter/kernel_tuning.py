@@ -8,7 +8,11 @@ from __future__ import annotations
 import typing as t
 
 from ansible.errors import AnsibleFilterError
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import judge_section
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import SECTIONS
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sysctl_profiles import resolve
+
+KERNEL = next(section for section in SECTIONS if section.name == "kernel")
 
 
 def sysctl_settings(
@@ -25,6 +29,11 @@ def sysctl_settings(
         raise AnsibleFilterError(str(error)) from error
 
 
+def kernel_findings(results: t.Mapping[str, t.Any]) -> list[dict[str, str]]:
+    """Findings over {node: registered result of sysctl_profile}; a result that is no answer is one too."""
+    return [finding.as_dict() for finding in judge_section(KERNEL, results, dict.fromkeys(results, {}))]
+
+
 class FilterModule:
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
-        return {"sysctl_settings": sysctl_settings}
+        return {"sysctl_settings": sysctl_settings, "kernel_findings": kernel_findings}

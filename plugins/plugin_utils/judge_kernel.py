@@ -59,6 +59,7 @@ def _judge_node(name: str, node: Node) -> list[Finding]:
         + _memlock(name, node)
         + _platform(name, node.get("platform", {}))
         + _problems(name, node)
+        + _given_back(name, node)
     )
 
 
@@ -76,6 +77,26 @@ def _held(name: str, node: Node) -> list[Finding]:
             expected="an idle node",
             cause="a change under running work could disturb it",
             fix=f"drain it, then {APPLY.format(node=name)}; or say -e gpufabric_busy=ignore",
+        )
+    ]
+
+
+def _given_back(name: str, node: Node) -> list[Finding]:
+    """That the canary stopped at this node's batch. `canary`: {because: [nodes], untouched: number of nodes}."""
+    canary = node.get("canary")
+    if not canary:
+        return []
+    return [
+        Finding(
+            id="kernel_batch_given_back",
+            severity="notice",
+            node=name,
+            subject="canary",
+            evidence=f"the batch of this node was given back, since {', '.join(canary['because'])} did not pass; "
+            f"{canary['untouched']} nodes were not touched",
+            expected="every node of the batch without an error",
+            cause="a batch is given back as a whole, so that no node keeps half-proven settings",
+            fix="correct what the errors name, then run the playbook again",
         )
     ]
 
