@@ -11,7 +11,8 @@ version_added: 0.1.0
 author:
   - gpufabric.cluster contributors (@gpufabric)
 description:
-  - Sets trust, priority flow control, ECN and traffic classes of each interface, by C(mlnx_qos) or C(dcb), and in sysfs, debugfs and configfs.
+  - Sets trust, priority flow control, ECN and traffic classes of each interface, by C(mlnx_qos) or C(dcb), and in sysfs, debugfs and
+    configfs.
   - Makes them last by a script and a unit that it owns, and remembers once what was there before.
   - An interface whose settings belong to its firmware or to an LLDP agent (DCBX) is refused and left alone.
   - With O(state=absent) every interface gets back what it had before the first call, and the boot files go.

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import re
-import typing as t
 
 #: flags of `dcb dcbx show`
 DCBX_FLAGS = ("host", "lld-managed", "cee", "ieee", "static")
@@ -35,7 +34,7 @@ def parse_dscp(text: str) -> dict[int, list[int]]:
     return table
 
 
-def _line(text: str, key: str) -> t.Optional[str]:
+def _line(text: str, key: str) -> str | None:
     """What follows *key* on the first line that begins with it."""
     for line in text.splitlines():
         words = line.split()
