@@ -125,11 +125,17 @@ class KernelModules:
         states = [self._load_one(state, check) if state.status == "available" else state for state in states]
         return [dataclasses.replace(state, loaded_before=self._before(state.name)) for state in states]
 
-    def give_back(self, keep: t.Iterable[str] = (), unload: bool = False, check: bool = False) -> list[ModuleState]:
+    def give_back(
+        self,
+        keep: t.Iterable[str] = (),
+        unload: bool = False,
+        check: bool = False,
+        release: t.Callable[[str], object] = lambda name: None,
+    ) -> list[ModuleState]:
         """End this owner's interest in all modules but *keep*.
 
-        unload: take those out again that were not loaded before and that nothing uses. One that is in use stays
-        until the next boot, and its record with it, so that a later call tries again.
+        unload: take those out again that were not loaded before and that nothing uses; one that is in use stays until
+        the next boot. release: called with a module's name before that, to make its users let go.
         """
         kept = {canonical(name) for name in keep}
         states = []
@@ -138,11 +144,10 @@ class KernelModules:
                 continue
             state = self.state(name)
             if unload and not was_loaded and state.status == "loaded":
-                state = self._unload_one(state, check)
+                state = self._unload_one(state, check, release)
             states.append(state)
         if not check:
-            in_use = {state.name for state in states if unload and not state.loaded_before and state.status == "loaded"}
-            self._prior.forget(_PRIOR, [state.name for state in states if state.name not in in_use])
+            self._prior.forget(_PRIOR, [state.name for state in states])
         return states
 
     def _before(self, name: str) -> bool | None:
@@ -158,12 +163,13 @@ class KernelModules:
         why = done.problem or f"modprobe {state.name} ended well, but {evidence}"
         return dataclasses.replace(state, status="failed", evidence=why)
 
-    def _unload_one(self, state: ModuleState, check: bool) -> ModuleState:
+    def _unload_one(self, state: ModuleState, check: bool, release: t.Callable[[str], object]) -> ModuleState:
+        if check:
+            return dataclasses.replace(state, evidence="would be unloaded", unloaded_now=True)
+        release(state.name)
         users = self._fs.read_value(f"/sys/module/{state.name}/refcnt") or "0"
         if users != "0":
             return dataclasses.replace(state, evidence=f"in use ({users} references): stays loaded until the next boot")
-        if check:
-            return dataclasses.replace(state, evidence="would be unloaded", unloaded_now=True)
         done = self._tools.run(["modprobe", "-r", state.name], timeout=60)
         status, evidence = self._status(state.name)
         gone = status != "loaded"

@@ -32,9 +32,11 @@ RDMA_INTERFACE = "<rdma>"
 #: statuses of keys that this node cannot have, whatever one types; a boot file must not try
 CANNOT = ("unsupported", "value_not_available", "failed")
 
+CONGESTION_CONTROL = "net/ipv4/tcp_congestion_control"
+
 #: keys whose values are names of kernel modules: {key: module name prefix}
-_VALUE_MODULES = {"net/ipv4/tcp_congestion_control": "tcp_", "net/core/default_qdisc": "sch_"}
-_AVAILABLE = {"net/ipv4/tcp_congestion_control": "net/ipv4/tcp_available_congestion_control"}
+_VALUE_MODULES = {CONGESTION_CONTROL: "tcp_", "net/core/default_qdisc": "sch_"}
+_AVAILABLE = {CONGESTION_CONTROL: "net/ipv4/tcp_available_congestion_control"}
 #: values that have no module of their own (net/sched/sch_generic.c, sch_mq.c; net/ipv4/tcp_cong.c)
 _IN_THE_CORE = frozenset({"pfifo_fast", "noqueue", "mq", "noop", "reno"})
 
@@ -240,6 +242,10 @@ class Sysctl:
             return ""
         said = f"available are: {offered}; " if offered else ""
         return f"{said}kernel module {module.name} is {module.status}: {module.evidence}"
+
+    def value(self, name: str) -> str | None:
+        """A key's value now, None where it cannot be read."""
+        return self._read(name)[0]
 
     @staticmethod
     def modules_for(settings: t.Iterable[Setting]) -> list[str]:

@@ -27,6 +27,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_interfaces
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 from ansible_collections.gpufabric.cluster.plugins.module_utils._sysctl import (
     CANNOT,
+    CONGESTION_CONTROL,
     RDMA_INTERFACE,
     KeyState,
     Setting,
@@ -34,6 +35,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._sysctl import (
     settings_of,
 )
 from ansible_collections.gpufabric.cluster.plugins.module_utils._sysctl_conf import key_name, render
+from ansible_collections.gpufabric.cluster.plugins.module_utils._tcp_sockets import move_sockets
 
 #: stands for "whatever carries RoCE on this node"
 AUTO = "auto"
@@ -126,7 +128,7 @@ class ProfileOnNode:
         modules = self._kernel.load(wanted, check)
         keys = self._sysctl.apply(settings, check)
         keys_back = self._sysctl.give_back(keep=[setting.name for setting in settings], check=check)
-        modules_back = self._kernel.give_back(keep=wanted, unload=True, check=check)
+        modules_back = self._kernel.give_back(wanted, unload=True, check=check, release=self._let_go)
         files = self._apply_files(profile, settings, keys, modules, check)
         problems = [] if check else self._after_files(files)
         observed = self._observe(profile, settings, keys, interfaces, problems)
@@ -146,8 +148,14 @@ class ProfileOnNode:
         keys = self._sysctl.give_back(check=check)
         files = self._block.rollback(check=check) + self._files.rollback(check=check)
         problems = [] if check else self._after_files(files)
-        modules = self._kernel.give_back(unload=True, check=check)
+        modules = self._kernel.give_back(unload=True, check=check, release=self._let_go)
         return Result([], [], files, {"problems": problems}, keys, modules)
+
+    def _let_go(self, module: str) -> None:
+        """Move open TCP sockets off a congestion control that is about to leave, onto the one that is in force again."""
+        current = self._sysctl.value(CONGESTION_CONTROL)
+        if module.startswith("tcp_") and current and module != f"tcp_{current}":
+            move_sockets(self._tools, module[len("tcp_") :], current)
 
     def _resolve(self, profile: Profile) -> tuple[list[str], list[Setting], list[str]]:
         """The RoCE interfaces (none where no key asks), the settings of this node, and the modules that they need."""

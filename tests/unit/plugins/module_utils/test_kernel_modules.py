@@ -110,14 +110,20 @@ def test_give_back_unloads_only_what_it_loaded(node: pathlib.Path) -> None:
     assert not (node / "var/lib/gpufabric").exists()
 
 
-def test_give_back_leaves_a_used_module_and_tries_again_later(node: pathlib.Path) -> None:
+def test_give_back_leaves_a_used_module_until_the_next_boot(node: pathlib.Path) -> None:
+    kernel(node).load(["tcp_bbr"])
+    kernel_node.write(node, "sys/module/tcp_bbr/refcnt", "3\n")
+    (state,) = kernel(node).give_back(unload=True)
+    assert (state.status, state.unloaded_now) == ("loaded", False)
+    assert "in use (3 references)" in state.evidence
+    assert not (node / "var/lib/gpufabric").exists()
+
+
+def test_give_back_lets_users_go_first(node: pathlib.Path) -> None:
     kernel(node).load(["tcp_bbr"])
     users = kernel_node.write(node, "sys/module/tcp_bbr/refcnt", "3\n")
-    (state,) = kernel(node).give_back(unload=True)
-    assert state.status == "loaded"
-    assert "in use" in state.evidence
-    users.write_text("0\n")
-    assert [state.unloaded_now for state in kernel(node).give_back(unload=True)] == [True]
+    (state,) = kernel(node).give_back(unload=True, release=lambda name: users.write_text("0\n"))
+    assert state.unloaded_now
 
 
 def test_give_back_without_unload_forgets_and_leaves_it_loaded(node: pathlib.Path) -> None:
