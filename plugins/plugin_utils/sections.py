@@ -47,7 +47,8 @@ NODE = Section("node", "node_facts", "__node_facts_observed", "observed", "judge
 SECTIONS = (
     NODE,
     Section("kernel", "kernel_tuning", "__kernel_tuning_observed", "keys", "judge_kernel:judge_kernel"),
-    Section("rdma", "rdma", "__rdma_observed", "devices", "judge_hcas:judge_hcas"),
+    Section("rdma", "rdma", "__rdma_observed", "observed", "judge_hcas:judge_hcas"),
+    Section("roce_qos", "roce_qos", "__roce_qos_observed", "observed", "judge_roce_qos:judge_roce_qos"),
     Section("nccl_env", "nccl_env", "__nccl_env_observed", "observed", "judge_nccl_env:judge_nccl_env"),
 )
 

@@ -35,7 +35,7 @@ def example_record(**changes: t.Any) -> dict[str, t.Any]:
         "schema_version": 1, "collection_version": "0.1.0", "run_id": "20260101T000000Z-0a1b", "started": "2026-01-01T00:00:00+00:00",
         "finished": "2026-01-01T00:01:00+00:00", "check_mode": False, "ansible_core": "2.19.0", "python": "3.11", "inventory": ["n1", "n2"],
         "settings": {"rdma": [{"nodes": ["n1", "n2"], "values": {"rdma_expected_hcas": 2}}]},
-        "nodes": {"n1": {"node": {"observed": {"distribution": "debian", "gpus": []}}, "rdma": {"devices": []}}, "n2": {}},
+        "nodes": {"n1": {"node": {"observed": {"distribution": "debian", "gpus": []}}, "rdma": {"observed": {"hcas": []}}}, "n2": {}},
         "benchmark": {"launcher": "n1", "runs": [run]}, "verdicts": [verdict], "findings": [finding],
         "notes": ["GPUs were not measured"], "verdict": {"status": "fail", "text": "FAIL: n2 mlx5_1 port 1: Down"},
     }  # fmt: skip
