@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import os
 import stat
 import typing as t
 
@@ -57,6 +58,22 @@ class Outcome:
 def is_ours(text: str) -> bool:
     """Whether a file's text carries this collection's mark in its header."""
     return any(MARK in line for line in text.splitlines()[:MARK_WITHIN_LINES])
+
+
+def prior_text(fs: RootedFs, owner: str, path: str) -> str | None:
+    """What lay at *path* before *owner* first wrote it, None where nothing did or the owner never wrote it.
+
+    Raises CorruptStateError where the record cannot be read.
+    """
+    prior = PriorState(fs, owner).recall(_FILES).get(path)
+    if not prior:
+        return None
+    if "link" in prior:
+        try:
+            return fs.read_text(os.path.join(os.path.dirname(path), prior["link"]))
+        except OSError:
+            return ""
+    return base64.b64decode(prior["content"]).decode("utf-8", errors="replace")
 
 
 class OwnedFiles:

@@ -33,60 +33,76 @@ def resolve_fleet(
     settings: t.Mapping[str, t.Any] | None = None,
     catalogue: Catalogue | None = None,
 ) -> dict[str, t.Any]:
-    """{nodes: {name: {variables, dropped, nccl_version, transport}}, findings, writable, profiles}.
+    """{nodes: {name: {variables, dropped, nccl_version, transport, profiles, writable}}, findings, writable}.
 
-    nodes: {name: {hcas, selected, addresses, nccl_version, role, site, traffic_class, overrides, library_names}}, each optional:
-    hcas as hca_info returns them (None where they were not observed), selected [device:port] the compute ports among them
-    (None: all that are active), addresses {interface: [address/prefix]},
-    nccl_version of the library that ranks load ("" where unknown), role compute or submit, site {name: value} of a
-    vendor's nccl.conf, traffic_class that roce_qos verified, overrides of this node in place of the fleet's.
-    settings: see env_settings.Settings. variables: ordered [{name, value, origin, reason, scope}]; scope is uniform
-    (right for the environment of any process) or node (only for this node's nccl.conf). dropped: [{name, value, origin,
-    reason}]. writable: whether nothing in strict mode speaks against writing. Never raises for what a user wrote.
+    nodes: {name: {hcas, selected, addresses, nccl_version, role, site, traffic_class, library_names, profiles, overrides,
+    settings}}, each optional: hcas as hca_info returns them (None where they were not observed), selected [device:port] the
+    compute ports among them (None: all that are active), addresses {interface: [address/prefix]}, nccl_version of the
+    library that ranks load ("" where unknown), role compute or submit, site {name: value} of a vendor's nccl.conf,
+    traffic_class that roce_qos verified, library_names where the library is newer than the catalogue; profiles, overrides
+    and settings of this node in place of the fleet's. settings: see env_settings.Settings.
+    variables: ordered [{name, value, origin, reason, scope}]; scope is uniform (right for the environment of any process) or
+    node (only for this node's nccl.conf). dropped: [{name, value, origin, reason}]. writable: whether nothing in strict mode
+    speaks against writing. Never raises for what a user wrote.
     """
     known = catalogue or load_catalogue()
-    read, findings = Settings.read(settings or {})
-    available = nccl_profiles.load_profiles()
-    chosen, wrong_profiles = nccl_profiles.chosen(list(profiles), available)
-    findings += wrong_profiles
-    production = all(profile.production for profile in chosen)
-    fleet = [_node(name, data, overrides, read, known, findings) for name, data in nodes.items()]
-    validations = _Validations(read, production, known)
+    plans = _Plans(known)
+    fleet: list[Node] = []
     resolved: dict[str, NodeEnv] = {}
     per_node: dict[str, list[Finding]] = {}
-    for node in fleet:
-        checked = validations.of(node)
-        env = resolve_node(node, chosen, checked, read, known)
-        resolved[node.name] = env
-        per_node[node.name] = [*checked.findings, *env.findings]
-    findings += merge(per_node)
-    findings += [*_versions(fleet, known), *_differing(fleet, resolved, known)]
+    for name, data in nodes.items():
+        plan = plans.of(_given(data, "profiles", profiles), {**(settings or {}), **(_given(data, "settings", {}))})
+        node, problems = _node(name, data, overrides, plan.settings, known)
+        checked = plan.validated(node)
+        env = resolve_node(node, plan.profiles, checked, plan.settings, known)
+        fleet.append(node)
+        resolved[name] = env
+        per_node[name] = [*plan.findings, *problems, *checked.findings, *env.findings]
+        errors = any(finding.severity == "error" for finding in per_node[name])
+        env.profiles = [profile.name for profile in plan.profiles]
+        env.writable = not (plan.settings.mode == "strict" and errors)
     _scope(fleet, resolved, known)
-    findings = worst_first(findings)
+    findings = worst_first([*merge(per_node), *_versions(fleet, known), *_differing(fleet, resolved, known)])
     return {
-        "profiles": [profile.name for profile in chosen],
-        "production": production,
-        "writable": not (read.mode == "strict" and any(f.severity == "error" for f in findings)),
+        "writable": all(env.writable for env in resolved.values()),
         "nodes": {name: env.as_dict() for name, env in resolved.items()},
         "findings": [finding.as_dict() for finding in findings],
     }
 
 
-class _Validations:
-    """Checks the same overrides against the same NCCL only once, however many nodes have both."""
+def _given(data: t.Mapping[str, t.Any], key: str, otherwise: t.Any) -> t.Any:
+    return otherwise if data.get(key) is None else data[key]
 
-    def __init__(self, settings: Settings, production: bool, catalogue: Catalogue) -> None:
-        self._settings = settings
-        self._production = production
+
+class _Plan:
+    """Profiles and settings that some nodes share; the same values against the same NCCL are checked only once."""
+
+    def __init__(self, profiles: t.Sequence[str], settings: t.Mapping[str, t.Any], catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._known: dict[str, Validated] = {}
+        self._checked: dict[str, Validated] = {}
+        self.settings, findings = Settings.read(settings)
+        self.profiles, wrong = nccl_profiles.chosen(profiles, nccl_profiles.load_profiles())
+        self.findings = findings + wrong
+        self._production = all(profile.production for profile in self.profiles)
 
-    def of(self, node: Node) -> Validated:
+    def validated(self, node: Node) -> Validated:
         names = node.library_names
         key = json.dumps([node.version, list(node.overrides.items()), sorted(names or ())], default=str)
+        if key not in self._checked:
+            rules = Rules(self.settings.mode, self._production, self.settings.keep_debug, names)
+            self._checked[key] = validate(node.overrides, node.version, rules, self._catalogue)
+        return self._checked[key]
+
+
+class _Plans:
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._known: dict[str, _Plan] = {}
+
+    def of(self, profiles: t.Sequence[str], settings: t.Mapping[str, t.Any]) -> _Plan:
+        key = json.dumps([list(profiles), settings], sort_keys=True, default=str)
         if key not in self._known:
-            rules = Rules(self._settings.mode, self._production, self._settings.keep_debug, names)
-            self._known[key] = validate(node.overrides, node.version, rules, self._catalogue)
+            self._known[key] = _Plan(profiles, settings, self._catalogue)
         return self._known[key]
 
 
@@ -96,34 +112,33 @@ def _node(
     overrides: t.Mapping[str, t.Any],
     settings: Settings,
     catalogue: Catalogue,
-    findings: list[Finding],
-) -> Node:
-    text = str(data.get("nccl_version") or settings.nccl_version or "")
-    version: Version = parse_version(catalogue.newest)
-    if text:
-        try:
-            version = parse_version(text)
-        except ValueError as error:
-            findings.append(
-                Finding(
-                    "nccl_version_invalid", "error", name, "nccl_env_nccl_version", str(error), "a version as in 2.28.9"
-                )
+) -> tuple[Node, list[Finding]]:
+    text = settings.nccl_version or str(data.get("nccl_version") or "")
+    findings = []
+    try:
+        version: Version | None = parse_version(text) if text else None
+    except ValueError as error:
+        version = None
+        findings.append(
+            Finding(
+                "nccl_version_invalid", "error", name, "nccl_env_nccl_version", str(error), "a version as in 2.28.9"
             )
-            text = ""
+        )
     names = data.get("library_names")
-    return Node(
+    node = Node(
         name=name,
-        version=version,
-        version_known=bool(text),
+        version=version or parse_version(catalogue.newest),
+        version_known=version is not None,
         hcas=data.get("hcas"),
         selected=data.get("selected"),
         addresses=data.get("addresses") or {},
         role=str(data.get("role") or "compute"),
         site=dict(data.get("site") or {}),
         traffic_class=data.get("traffic_class"),
-        overrides=dict(data["overrides"] if data.get("overrides") is not None else overrides),
+        overrides=dict(_given(data, "overrides", overrides)),
         library_names=frozenset(names) if names else None,
     )
+    return node, findings
 
 
 def merge(per_node: t.Mapping[str, t.Iterable[Finding]]) -> list[Finding]:

@@ -50,13 +50,18 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One resolved variable. origin: profile NAME, nccl_env_variables, site or hardware; scope: uniform or node."""
+    """One resolved variable.
+
+    origin: profile NAME, nccl_env_variables, site or hardware. scope: uniform or node. conf: whether it has an effect in
+    nccl.conf.
+    """
 
     name: str
     value: str
     origin: str
     reason: str
     scope: str = "uniform"
+    conf: bool = True
 
 
 @dataclasses.dataclass
@@ -68,6 +73,8 @@ class NodeEnv:
     variables: dict[str, Entry] = dataclasses.field(default_factory=dict)
     dropped: list[tuple[str, str, str, str]] = dataclasses.field(default_factory=list)
     findings: list[Finding] = dataclasses.field(default_factory=list)
+    writable: bool = True
+    profiles: list[str] = dataclasses.field(default_factory=list)
 
     def drop(self, name: str, value: str, origin: str, reason: str) -> None:
         self.dropped.append((name, value, origin, reason))
@@ -87,6 +94,8 @@ class NodeEnv:
         return {
             "nccl_version": self.version,
             "transport": sorted(self.transport) if self.transport is not None else None,
+            "profiles": self.profiles,
+            "writable": self.writable,
             "variables": [dataclasses.asdict(entry) for entry in self.variables.values()],
             "dropped": [dict(zip(keys, entry)) for entry in self.dropped],
         }
@@ -479,7 +488,9 @@ class _Resolution:
         return "error" if self.settings.mode == "strict" else "warning"
 
     def _set(self, name: str, value: str, origin: str, reason: str) -> None:
-        self.env.variables[name] = Entry(name, value, origin, reason)
+        variable = self.catalogue.variables.get(name)
+        conf = variable is None or not variable.environment_only
+        self.env.variables[name] = Entry(name, value, origin, reason, conf=conf)
 
     def _finding(self, kind: str, severity: str, subject: str, evidence: str, **more: str) -> None:
         self.env.findings.append(Finding(kind, severity, self.node.name, subject, evidence, **more))
