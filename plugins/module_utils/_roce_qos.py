@@ -32,10 +32,14 @@ PRIORITIES = range(8)
 ECN_ROLES = ("np", "rp")
 
 
-def observe(fs: RootedFs, tools: Tools, interfaces: t.Sequence[str], tool: str = "auto") -> dict[str, t.Any]:
-    """{"interfaces": [one mapping each], "nccl_tc": NCCL_IB_TC of /etc/nccl.conf or None, "problems": [...]}.
+def observe(
+    fs: RootedFs, tools: Tools, interfaces: t.Sequence[str], tool: str = "auto", traffic_class: int | None = None
+) -> dict[str, t.Any]:
+    """{"interfaces": [one mapping each], "nccl_tc", "verified_tc", "problems"}.
 
     interfaces: names; a bond is looked at through the interfaces below it, since the adapter treats the packets.
+    nccl_tc: NCCL_IB_TC of /etc/nccl.conf as text, or None; verified_tc: *traffic_class* if every interface carries it
+    without loss, else None.
     """
     owners = _owners(fs)
     problems = []
@@ -46,7 +50,19 @@ def observe(fs: RootedFs, tools: Tools, interfaces: t.Sequence[str], tool: str =
             continue
         for below in physical(fs, name):
             found.append(observe_interface(fs, tools, below, owners.get(below) or owners.get(name), tool))
-    return {"interfaces": found, "nccl_tc": _nccl_tc(fs), "problems": problems}
+    lossless = traffic_class is not None and found and all(carries(seen, traffic_class) for seen in found)
+    return {
+        "interfaces": found,
+        "nccl_tc": _nccl_tc(fs),
+        "verified_tc": traffic_class if lossless else None,
+        "problems": problems,
+    }
+
+
+def carries(seen: t.Mapping[str, t.Any], traffic_class: int) -> bool:
+    """Whether packets of a traffic class (DSCP in its upper six bits) ride a priority with PFC on this interface."""
+    priority = seen["dscp_prio"].get(str(traffic_class >> 2))
+    return seen["trust"] == "dscp" and priority is not None and priority in (seen["pfc"] or [])
 
 
 def physical(fs: RootedFs, name: str) -> list[str]:

@@ -38,13 +38,13 @@ OWNERS = {
 class Wanted:
     """What an interface should have; None leaves a setting alone.
 
-    dscp_prio: {DSCP: priority}, added to the adapter's table; ecn: priorities with ECN in both roles.
+    dscp_prio: {DSCP: priority}, added to the adapter's table; ecn: {role: {priority: whether ECN is on}}.
     """
 
     trust: str | None = None
     pfc: tuple[int, ...] | None = None
     dscp_prio: t.Mapping[int, int] = dataclasses.field(default_factory=dict)
-    ecn: tuple[int, ...] | None = None
+    ecn: t.Mapping[str, t.Mapping[int, bool]] = dataclasses.field(default_factory=dict)
     cnp_dscp: int | None = None
     cnp_priority: int | None = None
     tclass: int | None = None
@@ -199,13 +199,12 @@ def plan(seen: t.Mapping[str, t.Any], wanted: Wanted) -> list[Step]:
 def plan_back(now: t.Mapping[str, t.Any], before: t.Mapping[str, t.Any]) -> list[Step]:
     """The steps from what an interface has *now* to what it had *before*."""
     ecn = before["ecn"]
-    on = tuple(int(prio) for prio, enabled in ecn["np"].items() if enabled) if ecn["np"] else None
     table = {int(dscp): prio for dscp, prio in before["dscp_prio"].items()}
     wanted = Wanted(
         trust=before["trust"],
         pfc=None if before["pfc"] is None else tuple(before["pfc"]),
         dscp_prio=table,
-        ecn=on,
+        ecn={role: {int(prio): on for prio, on in ecn[role].items()} for role in _roce_qos.ECN_ROLES},
         cnp_dscp=ecn["cnp_dscp"],
         cnp_priority=ecn["cnp_priority"],
         tclass=before["tclass"] if before["tclass"] is not None else (0 if now["tclass"] else None),
@@ -274,11 +273,11 @@ def _ecn_steps(name: str, seen: t.Mapping[str, t.Any], wanted: Wanted) -> list[S
     ecn = seen["ecn"]
     steps = []
     base = f"{_roce_qos.NET}/{name}/ecn"
-    if wanted.ecn is not None:
-        for role in _roce_qos.ECN_ROLES:
-            for prio, enabled in ecn[role].items():
-                want = str(int(int(prio) in wanted.ecn))
-                path = f"{base}/roce_{role}/enable/{prio}"
+    for role, switches in wanted.ecn.items():
+        for prio, on in switches.items():
+            enabled = ecn[role].get(str(prio))
+            if enabled is not None:
+                path, want = f"{base}/roce_{role}/enable/{prio}", str(int(on))
                 steps.append(Step(name, f"ecn {role} {prio}", str(int(enabled)), want, path=path, value=want))
     if ecn["source"] == "sysfs":
         paths = {"cnp_dscp": f"{base}/roce_np/cnp_dscp", "cnp_priority": f"{base}/roce_np/cnp_802p_prio"}

@@ -55,9 +55,10 @@ options:
     type: dict
     default: {}
   ecn:
-    description: The priorities with ECN, as notification point and as reaction point; it is switched off for all others.
+    description: The priorities to switch ECN on for, as notification point and as reaction point. Others stay as they are.
     type: list
     elements: int
+    default: []
   cnp_dscp:
     description: DSCP of congestion notification packets.
     type: int
@@ -131,7 +132,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufabric.cluster.plugins.module_utils._owned_file import Outcome
 from ansible_collections.gpufabric.cluster.plugins.module_utils._prior_state import CorruptStateError
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
-from ansible_collections.gpufabric.cluster.plugins.module_utils._roce_qos import PRIORITIES, observe
+from ansible_collections.gpufabric.cluster.plugins.module_utils._roce_qos import ECN_ROLES, PRIORITIES, observe
 from ansible_collections.gpufabric.cluster.plugins.module_utils._roce_qos_apply import Done, RoceQos, Wanted
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 
@@ -145,7 +146,7 @@ def wanted(params: t.Mapping[str, t.Any]) -> Wanted:
             _number("dscp_priorities", d, 64): _number("dscp_priorities", p, 8)
             for d, p in params["dscp_priorities"].items()
         },
-        ecn=_priorities("ecn", params["ecn"]),
+        ecn=dict.fromkeys(ECN_ROLES, dict.fromkeys(_priorities("ecn", params["ecn"]) or (), True)),
         cnp_dscp=None if params["cnp_dscp"] is None else _number("cnp_dscp", params["cnp_dscp"], 64),
         cnp_priority=None if params["cnp_priority"] is None else _number("cnp_priority", params["cnp_priority"], 8),
         tclass=None if params["traffic_class"] is None else _number("traffic_class", params["traffic_class"], 256),
@@ -187,7 +188,7 @@ def main() -> None:
             "trust": {"type": "str", "choices": ["dscp", "pcp"]},
             "pfc": {"type": "list", "elements": "int"},
             "dscp_priorities": {"type": "dict", "default": {}},
-            "ecn": {"type": "list", "elements": "int"},
+            "ecn": {"type": "list", "elements": "int", "default": []},
             "cnp_dscp": {"type": "int"},
             "cnp_priority": {"type": "int"},
             "cma_tos": {"type": "int"},

@@ -29,6 +29,9 @@ options:
     type: str
     choices: [auto, mlnx_qos, dcb]
     default: auto
+  traffic_class:
+    description: The traffic class of NCCL's packets; whether every interface carries it without loss is RV(observed.verified_tc).
+    type: int
   apply_results:
     description: What an earlier M(gpufabric.cluster.roce_qos) did, as its RV(gpufabric.cluster.roce_qos#module:settings). Returned with the
       observation, so that one result holds all.
@@ -59,6 +62,10 @@ observed:
       description: What C(/etc/nccl.conf) sets NCCL_IB_TC to, V(null) where it does not.
       type: str
       returned: success
+    verified_tc:
+      description: O(traffic_class), if every interface carries it on a priority with flow control, else V(null).
+      type: int
+      returned: success
     applied:
       description: What was handed in as O(apply_results).
       type: list
@@ -83,13 +90,15 @@ def main() -> None:
             "root": {"type": "path", "default": "/"},
             "interfaces": {"type": "list", "elements": "str", "required": True},
             "tool": {"type": "str", "choices": ["auto", "mlnx_qos", "dcb"], "default": "auto"},
+            "traffic_class": {"type": "int"},
             "apply_results": {"type": "list", "elements": "dict", "default": []},
         },
         supports_check_mode=True,
     )
     fs = RootedFs(module.params["root"])
-    observed = observe(fs, Tools(fs), module.params["interfaces"], module.params["tool"])
-    module.exit_json(changed=False, observed={**observed, "applied": module.params["apply_results"]})
+    params = module.params
+    observed = observe(fs, Tools(fs), params["interfaces"], params["tool"], params["traffic_class"])
+    module.exit_json(changed=False, observed={**observed, "applied": params["apply_results"]})
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import json
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas import select_hcas
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import group_key
 
 Observation = t.Mapping[str, t.Any]
 
@@ -73,7 +73,7 @@ def _selected(
     """{node: compute ports as device:port}, chosen over nodes with equal settings at a time, as the role rdma does."""
     groups: dict[str, dict[str, Observation]] = {}
     for node, data in hardware.items():
-        groups.setdefault(json.dumps(rdma_settings[node], sort_keys=True, default=str), {})[node] = data
+        groups.setdefault(group_key(rdma_settings[node]), {})[node] = data
     found = {}
     for members in groups.values():
         chosen = select_hcas(members, rdma_settings[next(iter(members))])

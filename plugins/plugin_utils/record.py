@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding, worst_first
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import NODE, Observation, Section
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import group_key
 
 #: version of run.json; a reader accepts this and all earlier ones
 SCHEMA_VERSION = 1
@@ -46,7 +46,7 @@ def judge_section(
         if result is None or result.get("skipped"):
             continue
         if section.answered(result) or section is NODE:
-            groups.setdefault(json.dumps(settings_of[node], sort_keys=True, default=str), {})[node] = result
+            groups.setdefault(group_key(settings_of[node]), {})[node] = result
         else:
             findings.append(_not_observed(section, node, result))
     if groups:

@@ -77,13 +77,31 @@ def name_finding(name: str, node: str, specs: Specs) -> Finding | None:
     )
 
 
+def _validated(name: str, value: t.Any, spec: t.Mapping[str, t.Any]) -> tuple[t.Any, list[str]]:
+    """The value as its argument spec takes it ("8" for an int is 8), and what is wrong with it."""
+    bare = {k: v for k, v in spec.items() if k not in ("required", "default")}
+    result = ArgumentSpecValidator({name: bare}).validate({name: value})
+    return result.validated_parameters.get(name, value), result.error_messages
+
+
+def coerced(role: str, values: t.Mapping[str, t.Any], specs: Specs) -> dict[str, t.Any]:
+    """*values* of a role's variables as its specs take them: extra variables and surveys hand in texts.
+
+    One that cannot be taken is left as it is: it has its finding from type_finding().
+    """
+    options = specs.options.get(role, {})
+    return {
+        name: _validated(name, value, options[name])[0] if name in options else value for name, value in values.items()
+    }
+
+
 def type_finding(name: str, value: t.Any, node: str, specs: Specs) -> Finding | None:
     """What is wrong with a variable's value by its argument spec, or None."""
     role = specs.role_of(name)
     if role is None or name not in specs.options[role]:
         return None
-    spec = {k: v for k, v in specs.options[role][name].items() if k not in ("required", "default")}
-    errors = ArgumentSpecValidator({name: spec}).validate({name: value}).error_messages
+    spec = specs.options[role][name]
+    _value, errors = _validated(name, value, spec)
     if not errors:
         return None
     return Finding(

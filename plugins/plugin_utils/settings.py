@@ -9,7 +9,13 @@ import inspect
 import json
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.role_specs import COLLECTION
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.role_specs import COLLECTION, coerced, load_specs
+
+
+def group_key(settings: t.Mapping[str, t.Any]) -> str:
+    """Equal for nodes that are judged together: what is expected of them is the same, wherever their roots lie."""
+    told = {name: value for name, value in settings.items() if not name.endswith("_root")}
+    return json.dumps(told, sort_keys=True, default=str)
 
 
 class SettingsReader:
@@ -27,7 +33,7 @@ class SettingsReader:
         defaults = self._defaults_of(role)
         key = (role, self._signature(role, node))
         if key not in self._known:
-            self._known[key] = self._evaluate(defaults, node)
+            self._known[key] = self._evaluate(role, defaults, node)
         return self._known[key]
 
     def _defaults_of(self, role: str) -> dict[str, t.Any]:
@@ -44,7 +50,7 @@ class SettingsReader:
         text = json.dumps(mine, sort_keys=True)
         return f"{node} {text}" if "{{" in text else text
 
-    def _evaluate(self, defaults: t.Mapping[str, t.Any], node: str) -> dict[str, t.Any]:
+    def _evaluate(self, role: str, defaults: t.Mapping[str, t.Any], node: str) -> dict[str, t.Any]:
         variables = {**defaults, **self._hostvars.raw_get(node)}
         templar = self._templar.copy_with_new_env(available_variables=variables)
         values = {}
@@ -53,4 +59,4 @@ class SettingsReader:
                 values[name] = templar.template(variables[name])
             except Exception:  # an undefined expression is the input check's to report, and must not cost the report
                 continue
-        return values
+        return coerced(role, values, load_specs())

@@ -20,7 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 GOAL = Wanted(
-    trust="dscp", pfc=(3,), dscp_prio={26: 3}, ecn=(3,), cnp_dscp=48, cnp_priority=6, cma_tos=106, tclass=None
+    trust="dscp",
+    pfc=(3,),
+    dscp_prio={26: 3},
+    ecn={"np": {3: True}, "rp": {3: True}},
+    cnp_dscp=48,
+    cnp_priority=6,
+    cma_tos=106,
+    tclass=None,
 )
 
 
@@ -116,20 +123,33 @@ def test_bond_is_looked_at_through_its_members(node: FakeNode) -> None:
     assert observed["problems"][0]["subject"] == "eth9"
 
 
+@pytest.mark.parametrize(
+    ("trust", "pfc", "traffic_class", "verified"),
+    [("dscp", (3,), 106, 106), ("pcp", (3,), 106, None), ("dscp", (), 106, None), ("dscp", (3,), 160, None)],
+)
+def test_traffic_class_is_verified_if_it_is_lossless(
+    node: FakeNode, trust: str, pfc: tuple[int, ...], traffic_class: int, verified: int | None
+) -> None:
+    add_mlnx_qos(node, "eth1", trust=trust, pfc=pfc)
+    fs, tools, _ = qos(node)
+    assert _roce_qos.observe(fs, tools, ["eth1"], traffic_class=traffic_class)["verified_tc"] == verified
+    assert _roce_qos.observe(fs, tools, [], traffic_class=traffic_class)["verified_tc"] is None
+
+
 # ---- setting
 
 
 @pytest.mark.parametrize("tool", ["mlnx_qos", "dcb"])
 def test_apply_again_and_give_back(node: FakeNode, tool: str) -> None:
     add_mlnx_qos(node, "eth1") if tool == "mlnx_qos" else add_dcb(node, "eth1", table={10: 1})
-    add_ecn(node, "eth1")
+    add_ecn(node, "eth1", on=(0, 5)).write("/sys/class/net/eth1/ecn/roce_rp/enable/3", "1\n")
     add_rdma_cm(node, "mlx5_0")
     before, untouched = look(node), files(node)
     first = apply(node)
     assert set(first.values()) <= {"applied", "already"}, first
     after = look(node)
     assert (after["trust"], after["pfc"], after["dscp_prio"]["26"], after["cma_tos"]) == ("dscp", [3], 3, 106)
-    assert after["ecn"]["np"] == after["ecn"]["rp"] == {str(p): p == 3 for p in range(8)}
+    assert after["ecn"]["np"] == after["ecn"]["rp"] == {str(p): p in (0, 3, 5) for p in range(8)}
     assert (after["ecn"]["cnp_dscp"], after["ecn"]["cnp_priority"]) == (48, 6)
     assert set(apply(node).values()) == {"already"}
     _, _, roce = qos(node)
