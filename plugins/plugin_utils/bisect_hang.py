@@ -5,11 +5,9 @@
 
 Used as isolate is: ``state = begin(nodes)``, then until plan(state) is empty run what it lists, side by side, and
 ``state = observe(state, measurements, vanished)``; verdict(state) says what is known. A hung set is halved and both
-halves run at once, so a level of
-halving costs one timeout. No set is run twice, none that holds a set known to hang, none that lies within a set known
-to pass. Where both halves pass
-and the whole does not, it is something between them: halves of the halves are then combined crosswise down to the
-pair.
+halves run at once, so a level of halving costs one timeout. No set is run twice, none that holds a set known to hang,
+none that lies within a set known to pass. Where both halves pass and the whole does not, it is something between
+them: halves of the halves are then combined crosswise down to the pair.
 """
 
 from __future__ import annotations
@@ -73,8 +71,7 @@ def begin(
     bytes.
 
     timeout_s: when a launch counts as hung, until one has passed; then PATIENCE times the slowest that passed,
-    least_timeout_s at least.
-    Raises ValueError for fewer than two nodes.
+    least_timeout_s at least. Raises ValueError for fewer than two nodes.
     """
     names = tuple(dict.fromkeys(nodes))
     if len(names) < 2:
@@ -147,8 +144,8 @@ def verdict(state: State) -> dict[str, t.Any]:
     a good partner.
 
     links: pairs of good nodes that hang together. untold: sets that hang and in which nobody could be tested with a
-    good node. unreproduced: sets that hang as
-    a whole while every smaller combination passes. confirmed: everybody else together passes.
+    good node. unreproduced: sets that hang as a whole while every smaller combination passes. confirmed: everybody
+    else together passes.
     """
     found = _search(state)
     return {
@@ -219,8 +216,7 @@ def _look(state: State, part: Names, around: Names, found: _Search) -> bool | No
 
 def _look_at_one(state: State, single: Names, around: Names, found: _Search) -> bool | None:
     """A single node is tried with a good one. Hung with one from outside it is guilty: it hung without that one
-    before. With one from `around`, a second
-    good one must tell the node from the link between the two.
+    before. With one from `around`, a second good one must tell the node from the link between the two.
     """
     good = [name for names in state.passed for name in _in_order(state, names) if name not in single]
     outside = [name for name in good if name not in around]

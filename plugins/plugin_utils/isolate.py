@@ -20,21 +20,22 @@ import math
 import statistics
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils import accuse, pairing
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import accuse, pair_statistics, pairing, slow_nodes
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.pairing import Launch, Node, Pair
 
 Group = tuple[str, ...]
 ALONE_RUNS = 3
 ACROSS_ROUNDS = 3
-LINK_RUNS = 3
 CONTROLS = 8
 PATIENCE = 5.0
+EXHAUSTED = 1.1
 STAGES = ("alone", "pairs", "retest", "across", "rails", "nvlink", "nic", "done")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the caller decides. The shares (smallest_fault, false_accusation, missed_fault, noise) are accuse.Bars'.
+    """What the caller decides. The shares (smallest_fault, false_accusation, missed_fault, noise) are
+    pair_statistics.Bars'.
 
     rounds: rounds of pairs. retests: launches of the retest at most. size: message bytes. split: one launch a round
     (NCCL_TESTS_SPLIT) or one a pair.
@@ -46,6 +47,7 @@ class Settings:
     at fault.
     timeout_s: how long a launch may take before anything is known of it; later PATIENCE times the slowest good one,
     but never below least_timeout_s.
+    rack_spread: share by which healthy racks may differ either way, assumed of racks too small to show it.
     fan_out: launches that a hung launch of many groups is split into.
     """
 
@@ -64,12 +66,13 @@ class Settings:
     false_accusation: float = 1e-4
     missed_fault: float = 1e-3
     noise: float = 0.03
+    rack_spread: float = 0.05
     timeout_s: float = 300.0
     least_timeout_s: float = 30.0
     fan_out: int = 8
 
     def __post_init__(self) -> None:
-        shares = ("smallest_fault", "false_accusation", "missed_fault", "noise", "tolerance")
+        shares = ("smallest_fault", "false_accusation", "missed_fault", "noise", "tolerance", "rack_spread")
         for name in shares:
             _demand(0 < getattr(self, name) < 1, name, getattr(self, name), "a share between 0 and 1")
         for name in ("rounds", "size", "rail_runs", "timeout_s", "least_timeout_s"):
@@ -81,8 +84,8 @@ class Settings:
             _demand(self.expectation > 0, "expectation", self.expectation, "GB/s above 0")
 
     @property
-    def bars(self) -> accuse.Bars:
-        return accuse.Bars(
+    def bars(self) -> pair_statistics.Bars:
+        return pair_statistics.Bars(
             self.smallest_fault,
             self.false_accusation,
             self.missed_fault,
@@ -126,10 +129,9 @@ class State:
     status: dict[str, str] = dataclasses.field(default_factory=dict)
     links: dict[Pair, str] = dataclasses.field(default_factory=dict)
     runs: dict[str, tuple[tuple[str, str, float | None], ...]] = dataclasses.field(default_factory=dict)
-    totals: dict[str, dict[Pair, accuse.PairTotal]] = dataclasses.field(default_factory=dict)
-    weighings: dict[str, accuse.Weighing] = dataclasses.field(default_factory=dict)
-    noise: accuse.Noise | None = None
-    fault: float = 0.0
+    totals: dict[str, dict[Pair, pair_statistics.PairTotal]] = dataclasses.field(default_factory=dict)
+    weighings: dict[str, slow_nodes.Weighing] = dataclasses.field(default_factory=dict)
+    noise: pair_statistics.Noise | None = None
     accused: dict[str, accuse.Accusation] = dataclasses.field(default_factory=dict)
     accused_links: dict[Pair, accuse.Accusation] = dataclasses.field(default_factory=dict)
     launches: int = 0
@@ -170,7 +172,7 @@ def begin(nodes: t.Mapping[str, t.Mapping[str, t.Any]], settings: t.Mapping[str,
 def plan(state: State) -> list[Launch]:
     """The next launches, which share no node and so can run side by side; [] when the verdict is final."""
     if state.open_launches:
-        return [launch for launch in map(_still_there(state.gone), state.open_launches) if launch.groups]
+        return [launch for launch in (_still_there(state, old) for old in state.open_launches) if launch.groups]
     return _STEPS[state.stage](state) if state.stage != "done" else []
 
 
@@ -178,12 +180,10 @@ def observe(state: State, measurements: t.Iterable[t.Mapping[str, t.Any]], vanis
     """The state after the planned launches ran.
 
     measurements: {launch: id, group: [nodes], busbw: GB/s or None where it hung or failed, seconds: wall time of the
-    launch, notes: [str]}, a row a group;
-    a group without a row has failed. A launch in which no group has a result is run again in smaller parts, side by
-    side, so that what made it hang costs
-    its timeout once a level. vanished: nodes that could no longer be reached: what they and their partners of that
-    moment gave counts for nobody.
-    Raises ValueError for a row that was not planned.
+    launch, notes: [str]}, a row a group; a group without a row has failed. A launch in which no group has a result is
+    run again in smaller parts, side by side, so that what made it hang costs its timeout once a level. vanished:
+    nodes that could no longer be reached: what they and their partners of that moment gave counts for nobody. Raises
+    ValueError for a row that was not planned.
     """
     planned = {launch.id: launch for launch in plan(state)}
     gone = state.gone | frozenset(vanished)
@@ -238,11 +238,17 @@ def _node(name: str, data: t.Mapping[str, t.Any], locality: str) -> Node:
     return Node(name, "" if where is None else str(where), ranks, tuple(str(hca) for hca in data.get("hcas", ())))
 
 
-def _still_there(gone: frozenset[str]) -> t.Callable[[Launch], Launch]:
-    def keep(launch: Launch) -> Launch:
-        return dataclasses.replace(launch, groups=tuple(g for g in launch.groups if not gone.intersection(g)))
+def _still_there(state: State, launch: Launch) -> Launch:
+    """The launch without what has vanished since it was made, and with the timeout that is known by now."""
+    groups = tuple(group for group in launch.groups if not state.gone.intersection(group))
+    return dataclasses.replace(launch, groups=groups, timeout_s=_timeout(state))
 
-    return keep
+
+def _timeout(state: State) -> float:
+    settings = state.settings
+    if not state.slowest_s:
+        return settings.timeout_s
+    return min(settings.timeout_s, max(settings.least_timeout_s, PATIENCE * state.slowest_s))
 
 
 def _sort_rows(
@@ -296,9 +302,6 @@ def _launches(
     together: list[tuple[int, list[Group]]] = [(0, [group]) for group in risky]
     for ranks, sized in pairing.by_ranks([group for group in groups if group not in risky], state.nodes).items():
         together += [(ranks, sized)] if settings.split else [(ranks, [group]) for group in sized]
-    timeout = settings.timeout_s
-    if state.slowest_s:
-        timeout = min(timeout, max(settings.least_timeout_s, PATIENCE * state.slowest_s))
     base = {"NCCL_ALGO": "Ring", **(env or {})}
     return [
         Launch(
@@ -308,7 +311,7 @@ def _launches(
             groups=tuple(sized),
             env=tuple(sorted({**base, **(pairing.split_env(ranks) if len(sized) > 1 else {})}.items())),
             size=settings.size,
-            timeout_s=timeout,
+            timeout_s=_timeout(state),
             rail=rail,
             node_env=tuple((node, tuple(sorted(own.items()))) for node, own in sorted((node_env or {}).items())),
         )
@@ -326,13 +329,13 @@ def _alone(state: State) -> list[Launch]:
     return _launches(state, [(name,) for name in names])
 
 
-def alone_shifts(state: State) -> dict[str, accuse.Shift]:
+def alone_shifts(state: State) -> dict[str, pair_statistics.Shift]:
     """Every node by itself against the median of nodes with as many ranks, from the stage `alone`."""
     speeds: dict[str, list[float | None]] = {}
     for row in state.rows:
         if row.stage == "alone":
             speeds.setdefault(row.group[0], []).append(row.busbw)
-    shifts: dict[str, accuse.Shift] = {}
+    shifts: dict[str, pair_statistics.Shift] = {}
     for ranks in {state.nodes[name].ranks for name in speeds}:
         alike = {name: values for name, values in speeds.items() if state.nodes[name].ranks == ranks}
         means = {
@@ -342,17 +345,21 @@ def alone_shifts(state: State) -> dict[str, accuse.Shift]:
         }
         middle = statistics.median(means.values()) if means else 0.0
         off = [abs(mean - middle) for mean in means.values()]
-        sigma = max(1.4826 * statistics.median(off) if len(off) >= accuse.ENOUGH_FOR_MAD else 0.0, state.settings.noise)
+        sigma = max(
+            1.4826 * statistics.median(off) if len(off) >= pair_statistics.ENOUGH else 0.0, state.settings.noise
+        )
         for name, values in alike.items():
             failed = sum(value is None for value in values)
             good = len(values) - failed
-            log_ratio = means[name] - middle if good else math.log(accuse.FAILED_RATIO)
-            shifts[name] = accuse.Shift(log_ratio, sigma / math.sqrt(good or failed), good, len(values), failed)
+            log_ratio = means[name] - middle if good else math.log(pair_statistics.FAILED_RATIO)
+            shifts[name] = pair_statistics.Shift(
+                log_ratio, sigma / math.sqrt(good or failed), good, len(values), failed
+            )
     return shifts
 
 
 def _low_alone(state: State) -> dict[str, bool]:
-    fault = accuse.log_fault(state.settings.bars)
+    fault = pair_statistics.log_fault(state.settings.bars)
     return {
         name: shift.failed > 0 or (shift.log_ratio <= -fault / 2 and shift.log_ratio <= -3 * shift.error)
         for name, shift in alone_shifts(state).items()
@@ -373,7 +380,7 @@ def _judge_alone(state: State) -> State:
             false = accuse.chance_of_failures(shift.failed, shift.tries, fleet, bars)
             accused[name] = accuse.Accusation("fails alone", shift, false, ())
         elif not shift.failed:
-            false = min(1.0, len(shifts) * accuse.tail(-shift.log_ratio / shift.error, math.inf))
+            false = min(1.0, len(shifts) * pair_statistics.tail(-shift.log_ratio / shift.error, math.inf))
             if false <= bars.false_accusation:
                 accused[name] = accuse.Accusation("slow alone", shift, false, ())
     return dataclasses.replace(state, accused=accused)
@@ -399,8 +406,10 @@ def _retest_block(state: State, block: str) -> list[Pair]:
     with.
     """
     alive = state.alive(block)
-    shifts = state.weighings[block].shifts if block in state.weighings else {}
-    suspects = [name for name in alive if state.status.get(name) == "suspect"]
+    if block not in state.weighings or state.weighings[block].level is None:  # where every run failed, more would too
+        return []
+    shifts = state.weighings[block].shifts
+    suspects = [name for name in alive if state.status.get(name) == "suspect" and not _exhausted(state, block, name)]
     links = [pair for pair, status in state.links.items() if status == "open" and set(pair) <= set(alive)]
     if len(alive) < 3 or not (suspects or links):
         return []
@@ -428,6 +437,24 @@ def _retest_block(state: State, block: str) -> list[Pair]:
     return pairs + pairing.least_met(idle, idle, met, max(CONTROLS, len(suspects)) if state.settings.split else few)
 
 
+def _exhausted(state: State, block: str, name: str) -> bool:
+    """Whether more runs would tell nothing more: how much healthy nodes differ is all that is left of the error."""
+    weighing = state.weighings[block]
+    return name in weighing.shifts and weighing.shifts[name].error < EXHAUSTED * weighing.noise.spread
+
+
+def _noise_of(state: State, block: str, noise: pair_statistics.Noise) -> pair_statistics.Noise:
+    """The noise within one block. Where small racks had to be pooled, they may differ as racks do, and few nodes cannot
+    show by how much.
+    """
+    settings = state.settings
+    racks = {state.nodes[name].locality for name in state.members[block]}
+    pooled = settings.rack_spread / math.sqrt(3) if len(racks) > 1 else 0.0
+    return pair_statistics.with_fault(
+        noise, len(state.nodes), settings.rounds + settings.retests, settings.bars, pooled
+    )
+
+
 def _judge(state: State) -> State:
     """Draw what can be drawn from the rows so far."""
     if state.stage == "alone" and (state.step >= ALONE_RUNS or not _alone(state)):
@@ -446,19 +473,18 @@ def _judge_pairs(state: State, blocks: t.Sequence[str]) -> State:
     bars = state.settings.bars
     noise = state.noise
     if noise is None or not noise.settled:
-        noise = accuse.estimate_noise(list(state.runs.values()), bars)
-    fault = accuse.resolution(noise, len(state.nodes), state.settings.rounds + state.settings.retests, bars)
-    totals = {**state.totals, **{block: accuse.pair_totals(state.runs.get(block, ())) for block in blocks}}
-    weighings = {**state.weighings, **{block: accuse.weigh(totals[block], noise, fault) for block in blocks}}
-    state = dataclasses.replace(state, noise=noise, fault=fault, totals=totals, weighings=weighings)
+        noise = pair_statistics.estimate_noise(list(state.runs.values()), bars)
+    totals = {**state.totals, **{block: pair_statistics.pair_totals(state.runs.get(block, ())) for block in blocks}}
+    weighings = {
+        **state.weighings,
+        **{block: slow_nodes.weigh(totals[block], _noise_of(state, block, noise)) for block in blocks},
+    }
+    state = dataclasses.replace(state, noise=noise, totals=totals, weighings=weighings)
     status = dict(state.status)
     for block in blocks:
         for name in state.alive(block):
             if status.get(name, "suspect") == "suspect":
-                seen = weighings[block]
-                good = name in seen.doubts and accuse.is_healthy(
-                    seen.doubts[name], seen.shifts[name], noise, fault, bars
-                )
+                good = slow_nodes.is_healthy(name, weighings[block], bars)
                 status[name] = "good" if good else "suspect"
     good_nodes = {name for name, is_now in status.items() if is_now == "good"}
     fleet = accuse.fleet_of(len(state.nodes), ((totals[block], weighings[block]) for block in state.members))
@@ -467,7 +493,7 @@ def _judge_pairs(state: State, blocks: t.Sequence[str]) -> State:
         for block in blocks:
             for name in state.alive(block):
                 if status[name] == "suspect" and name in weighings[block].shifts:
-                    verdict = accuse.accuse(name, weighings[block], good_nodes, noise, fault, fleet, bars)
+                    verdict = accuse.accuse(name, weighings[block], good_nodes, fleet, bars)
                     if verdict is not None:
                         accused[name] = verdict
                         status[name] = "bad"
@@ -476,8 +502,7 @@ def _judge_pairs(state: State, blocks: t.Sequence[str]) -> State:
 
 def _judge_links(state: State, blocks: t.Sequence[str], fleet: accuse.Fleet) -> State:
     """Open, clear or accuse the links that stand out against both of their nodes."""
-    noise, bars = state.noise, state.settings.bars
-    assert noise is not None
+    bars = state.settings.bars
     links, accused = dict(state.links), dict(state.accused_links)
     measured = accuse.Fleet(sum(map(len, state.totals.values())), fleet.tries, fleet.failed)
     for block in blocks:
@@ -485,21 +510,13 @@ def _judge_links(state: State, blocks: t.Sequence[str], fleet: accuse.Fleet) -> 
         for pair in weighing.links:
             links.setdefault(pair, "open")
         for pair in [pair for pair in state.totals[block] if links.get(pair) == "open"]:
-            shift = weighing.links.get(pair) or weighing.partners[pair[0]][pair[1]]
-            if (
-                "bad" in (state.status.get(pair[0]), state.status.get(pair[1]))
-                or shift.failed < shift.tries
-                and accuse.looks_healthy(shift, noise, state.fault, bars.missed_fault)
-            ):
+            ends = {state.status.get(name) for name in pair}
+            found = accuse.accuse_link(state.totals[block][pair], weighing, measured, bars)
+            if "bad" in ends or found == "good":
                 links[pair] = "good"
-            elif shift.tries >= LINK_RUNS and {state.status.get(name) for name in pair} == {"good"}:
-                if shift.failed == shift.tries:
-                    kind, false = "fails", accuse.chance_of_failures(shift.failed, shift.tries, measured, bars)
-                else:
-                    kind, false = "slow", accuse.chance(shift, noise, measured.nodes, bars)
-                if false <= bars.false_accusation and shift.log_ratio <= -state.fault / 2:
-                    accused[pair] = accuse.Accusation(kind, shift, false, ())
-                    links[pair] = "bad"
+            elif ends == {"good"} and isinstance(found, accuse.Accusation):
+                links[pair] = "bad"
+                accused[pair] = found
     return dataclasses.replace(state, links=links, accused_links=accused)
 
 
@@ -514,13 +531,13 @@ def _across(state: State) -> list[Launch]:
 
 
 def path_levels(state: State) -> dict[Pair, float]:
-    """{(block, block): logarithm of the median GB/s between them}, with failed pairs as accuse.FAILED_RATIO of the
-    median of all.
+    """{(block, block): logarithm of the median GB/s between them}, with failed pairs as pair_statistics.FAILED_RATIO
+    of the median of all.
     """
     where = state.block_of
     rows = [row for row in state.rows if row.stage == "across"]
     speeds = [math.log(row.busbw) for row in rows if row.busbw is not None]
-    lost = (statistics.median(speeds) if speeds else 0.0) + math.log(accuse.FAILED_RATIO)
+    lost = (statistics.median(speeds) if speeds else 0.0) + math.log(pair_statistics.FAILED_RATIO)
     cells: dict[Pair, list[float]] = {}
     for row in rows:
         cell = pairing.ordered(where[row.group[0]], where[row.group[1]])
@@ -529,8 +546,8 @@ def path_levels(state: State) -> dict[Pair, float]:
 
 
 def slow_paths(state: State) -> dict[Pair, float]:
-    """Paths between racks that are slower than the median path by more than the tolerance, with the logarithm of their
-    ratio to it.
+    """Paths between racks that are slower than the median path by more than the tolerance, with the logarithm of
+    their ratio to it.
     """
     levels = path_levels(state)
     if len(levels) < 2:

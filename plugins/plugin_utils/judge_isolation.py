@@ -12,7 +12,7 @@ import statistics
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils import accuse, isolate, pairing
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import isolate, pair_statistics, pairing
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.isolate import Row, State
 
 SURE = 3.0
@@ -24,9 +24,8 @@ def verdict(state: State) -> dict[str, t.Any]:
     numbers.
 
     accused, links, racks, uplinks, paths, rails: lists, worst first, each with ratio, runs and, where it was tested
-    for, false_accusation (how often a fleet
-    without that fault would see it named). undecided: nodes that look bad and could not be convicted. untold: groups
-    too small to say who it is.
+    for, false_accusation (how often a fleet without that fault would see it named). undecided: nodes that look bad
+    and could not be convicted. untold: groups too small to say who it is.
     unmeasured, vanished: nodes. cleared: how many were. resolution: the smallest slowdown (share) that could be named
     here.
     """
@@ -50,8 +49,10 @@ def verdict(state: State) -> dict[str, t.Any]:
             "expectation": state.settings.expectation,
             "below": isolate.below_expectation(state),
         },
+        "all_failed": len(here) > 2 and bool(state.runs) and all(_all_failed(state, block) for block in state.runs),
         "undecided": undecided,
         "untold": untold,
+        "unjudged": _unjudged(state),
         "vanished": sorted(state.gone),
         "unmeasured": [name for name in here if name not in met],
         "cleared": len(set(here) & met) - len(guilty - state.gone) - len(undecided) - sum(map(len, untold)),
@@ -59,8 +60,8 @@ def verdict(state: State) -> dict[str, t.Any]:
         "launches_by_stage": dict(state.by_stage),
         "seconds": state.seconds,
         "noise": state.noise.sigma if state.noise else None,
-        "spread": state.noise.spread if state.noise else None,
-        "resolution": -math.expm1(-state.fault) if weighed else None,
+        "spread": max((w.noise.spread for w in weighed.values()), default=None),
+        "resolution": max((-math.expm1(-w.noise.fault) for w in weighed.values()), default=None),
         "false_accusation": state.settings.false_accusation,
         "missed_fault": state.settings.missed_fault,
         "launches_of_all_pairs": len(state.nodes) * (len(state.nodes) - 1) // 2,
@@ -68,7 +69,7 @@ def verdict(state: State) -> dict[str, t.Any]:
     }
 
 
-def _ratio(shift: accuse.Shift) -> dict[str, t.Any]:
+def _ratio(shift: pair_statistics.Shift) -> dict[str, t.Any]:
     return {"ratio": round(shift.ratio, 4), "runs": shift.tries, "failed": shift.failed}
 
 
@@ -133,10 +134,10 @@ def _subjects(state: State, name: str) -> list[dict[str, t.Any]]:
         if not speeds:
             continue
         middle = statistics.fmean(speeds)
-        lost = middle + math.log(accuse.FAILED_RATIO)
+        lost = middle + math.log(pair_statistics.FAILED_RATIO)
         shift = _mean_log(own[name], lost) - middle
         error = state.noise.sigma * math.sqrt(1 / len(own[name]) + 1 / len(speeds))
-        bar = accuse.log_fault(state.settings.bars) / 2
+        bar = pair_statistics.log_fault(state.settings.bars) / 2
         found.append(
             {
                 "subject": subject,
@@ -159,7 +160,7 @@ def _slow_rails(state: State) -> list[dict[str, t.Any]]:
     speeds = [math.log(row.busbw) for controls in rows.values() for row in controls if row.busbw is not None]
     if len(rows) < 2 or not speeds:
         return []
-    lost = statistics.median(speeds) + math.log(accuse.FAILED_RATIO)
+    lost = statistics.median(speeds) + math.log(pair_statistics.FAILED_RATIO)
     levels = {rail: _mean_log(controls, lost) for rail, controls in rows.items()}
     return [
         {"rail": rail, "ratio": round(math.exp(shift), 4), "runs": len(rows[rail])}
@@ -185,7 +186,7 @@ def _racks(state: State) -> list[dict[str, t.Any]]:
     levels = {block: weighing.level for block, weighing in state.weighings.items() if weighing.level is not None}
     if not levels:
         return []
-    lost = statistics.median(levels.values()) + math.log(accuse.FAILED_RATIO)
+    lost = statistics.median(levels.values()) + math.log(pair_statistics.FAILED_RATIO)
     dead = {block for block, runs in state.runs.items() if runs and all(speed is None for _one, _two, speed in runs)}
     known = {
         block: lost if block in dead else level for block, level in {**dict.fromkeys(dead, lost), **levels}.items()
@@ -241,7 +242,7 @@ def _undecided(state: State) -> list[dict[str, t.Any]]:
             shift = weighing.shifts.get(name)
             if shift is None or state.status.get(name) != "suspect":
                 continue
-            if shift.log_ratio <= -state.fault / 2 or shift.failed * 2 > shift.tries:
+            if shift.log_ratio <= -weighing.noise.fault / 2 or shift.failed * 2 > shift.tries:
                 entries.append({"node": name, **_ratio(shift)})
     return sorted(entries, key=lambda entry: float(entry["ratio"]))
 
@@ -262,6 +263,25 @@ def _untold(state: State) -> list[list[str]]:
     return groups
 
 
+def _unjudged(state: State) -> list[str]:
+    """The two nodes of a fleet of two whose speed there is nothing to compare with."""
+    here = [name for name in state.nodes if name not in state.gone]
+    measured = any(row.busbw is not None for row in state.rows if row.stage == "pairs")
+    return here if len(here) == 2 and measured and state.settings.expectation is None else []
+
+
+FLEET_FAILS = Finding(
+    id="fleet_fails",
+    severity="error",
+    node="",
+    subject="all nodes",
+    evidence="every pair hung or failed",
+    expected="runs that end",
+    cause="something that all nodes share: a firewall on NCCL's ports, settings, the launcher, or one interface name that exists nowhere",
+    fix="ansible-playbook gpufabric.cluster.diagnose",
+)
+
+
 def findings(said: t.Mapping[str, t.Any]) -> list[Finding]:
     """The verdict as findings, each with what to type."""
     found = [_finding_of_node(entry, said) for entry in said["accused"]]
@@ -273,8 +293,12 @@ def findings(said: t.Mapping[str, t.Any]) -> list[Finding]:
     found += [_finding_of_two(names) for names in said["untold"]]
     if said["fleet"]["below"] and not said["untold"]:
         found.append(_finding_of_fleet(said["fleet"]))
+    if said["all_failed"]:
+        found.append(FLEET_FAILS)
     found += [_finding_of_doubt(entry, said) for entry in said["undecided"]]
     found += [_finding_of_vanished(name) for name in said["vanished"]]
+    if said["unjudged"]:
+        found.append(_finding_of_unjudged(said))
     if said["unmeasured"]:
         found.append(_finding_of_unmeasured(said))
     if said["resolution"] is not None and said["spread"]:
@@ -286,8 +310,8 @@ def _per_cent(ratio: float) -> str:
     return f"{100 * ratio:.1f}%"
 
 
-def _odds(chance: float) -> str:
-    return f"a healthy node is accused on such evidence in fewer than one fleet in {1 / max(chance, 1e-12):,.0f}"
+def _odds(chance: float, what: str = "node") -> str:
+    return f"a healthy {what} is accused on such evidence in fewer than one fleet in {1 / max(chance, 1e-12):,.0f}"
 
 
 def _finding_of_node(entry: t.Mapping[str, t.Any], said: t.Mapping[str, t.Any]) -> Finding:
@@ -331,7 +355,7 @@ def _finding_of_link(entry: t.Mapping[str, t.Any]) -> Finding:
         severity="error",
         node=one,
         subject=f"link to {two}",
-        evidence=f"{one} with {two} {seen} in {entry['runs']} runs, both are good with others; {_odds(entry['false_accusation'])}",
+        evidence=f"{one} with {two} {seen} in {entry['runs']} runs, both are good with others; {_odds(entry['false_accusation'], 'link')}",
         expected="as fast as either is with others",
         cause="the path between these two: a cable, a switch port, a hash that puts both on one congested link, or an access list",
         fix=f"ansible-playbook gpufabric.cluster.diagnose --limit {one},{two}; compare the switch ports' error counters and routes",
@@ -463,6 +487,19 @@ def _finding_of_unmeasured(said: t.Mapping[str, t.Any]) -> Finding:
         if lone
         else "its partners vanished, or it was alone in its round",
         fix="add nodes to the inventory and run isolate again",
+    )
+
+
+def _finding_of_unjudged(said: t.Mapping[str, t.Any]) -> Finding:
+    return Finding(
+        id="nodes_unjudged",
+        severity="notice",
+        node="",
+        subject=" and ".join(said["unjudged"]),
+        evidence=f"they reach {said['fleet']['busbw']:.1f} GB/s with each other, and there is nothing to compare that with",
+        expected="a third node, or an expectation",
+        cause="two nodes have no peers",
+        fix="-e isolate_expectation=GB/s, or add nodes to the inventory",
     )
 
 

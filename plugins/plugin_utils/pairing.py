@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Who is measured with whom: disjoint pairs in rounds, within racks and across them, and how a round becomes launches.
-Pure.
+"""Who is measured with whom: disjoint pairs in rounds, within racks and across them, and how a round becomes
+launches. Pure.
 """
 
 from __future__ import annotations
