@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command: up, down, status, ssh, power, image."""
+"""The command: up, down, status, ssh, power, fault, image."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import sys
 import types
 import typing as t
 
+from lab import faults
 from lab import image as images
 from lab.cluster import Cluster
 from lab.errors import LabError
+from lab.fault_actions import ActiveFault
 from lab.paths import DEFAULT_RUN_DIRECTORY, cache_directory
 from lab.plan import RELEASES
 from lab.progress import Progress
@@ -101,8 +103,42 @@ def _parser() -> argparse.ArgumentParser:
     power.add_argument("state", choices=("on", "off"))
     power.set_defaults(run=_power)
 
+    _add_fault(commands, common)
     commands.add_parser("image", parents=[common, image], help="build the image only").set_defaults(run=_image)
     return parser
+
+
+def _add_fault(commands: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
+    fault = commands.add_parser("fault", help="inject faults and take them back")
+    actions = fault.add_subparsers(required=True, metavar="ACTION")
+    told = faults.DEFAULTS
+
+    inject = actions.add_parser(
+        "inject",
+        parents=[common],
+        help="inject one",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="kinds:\n" + "\n".join(f"  {name:17} {kind.summary}" for name, kind in faults.KINDS.items()),
+    )
+    inject.add_argument("kind", metavar="KIND")
+    inject.add_argument("node", metavar="NODE")
+    inject.add_argument("--rail", type=int, default=told.rail, help="which rail, from 0 (default: %(default)s)")
+    inject.add_argument("--control", action="store_true", help="the control network in the place of a rail")
+    inject.add_argument("--peer", metavar="NODE", help="only between the node and this one (faults of the switch)")
+    inject.add_argument("--mtu", type=int, default=told.mtu, help="bytes (default: %(default)s)")
+    inject.add_argument("--loss", type=float, default=told.loss_percent, help="percent (default: %(default)s)")
+    inject.add_argument("--rate", type=float, default=told.rate_mbit, help="Mbit/s (default: %(default)s)")
+    inject.add_argument("--delay", type=float, default=told.delay_ms, help="ms (default: %(default)s)")
+    inject.add_argument("--at", choices=("switch", "node"), default=told.at, help="where roce-blocked blocks")
+    inject.add_argument("--setting", default=told.setting, help="what later-drop-in sets (default: %(default)s)")
+    inject.add_argument("--module", default=told.module, help="what module-hidden hides (default: %(default)s)")
+    inject.set_defaults(run=_inject)
+
+    clear = actions.add_parser("clear", parents=[common], help="take back a node's faults, or all")
+    clear.add_argument("node", metavar="NODE", nargs="?")
+    clear.set_defaults(run=_clear)
+
+    actions.add_parser("list", parents=[common], help="the active faults").set_defaults(run=_list)
 
 
 def _cluster(options: argparse.Namespace) -> Cluster:
@@ -142,6 +178,39 @@ def _ssh(options: argparse.Namespace) -> int:
 def _power(options: argparse.Namespace) -> int:
     _cluster(options).power(options.node, options.state == "on")
     return 0
+
+
+def _inject(options: argparse.Namespace) -> int:
+    parameters = faults.Parameters(
+        rail=options.rail,
+        control=options.control,
+        peer=options.peer,
+        mtu=options.mtu,
+        loss_percent=options.loss,
+        rate_mbit=options.rate,
+        delay_ms=options.delay,
+        at=options.at,
+        setting=options.setting,
+        module=options.module,
+    )
+    _say_fault(_cluster(options).inject(options.kind, options.node, parameters))
+    return 0
+
+
+def _clear(options: argparse.Namespace) -> int:
+    for fault in _cluster(options).clear(options.node):
+        _say_fault(fault, "taken back: ")
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    for fault in _cluster(options).faults():
+        _say_fault(fault)
+    return 0
+
+
+def _say_fault(fault: ActiveFault, before: str = "") -> None:
+    print(f"{before}{fault.kind} on {fault.where}: {fault.detail}")
 
 
 def _image(options: argparse.Namespace) -> int:

@@ -33,9 +33,15 @@ class Settings:
     cpus: int = 1
 
 
+DEFAULTS = Settings()
+
+
 @dataclasses.dataclass
 class State:
-    """A lab. phase is `starting` until every node has been reached. images: release → image key. processes: name → process."""
+    """A lab. phase is `starting` until every node has been reached, then `up`.
+
+    images: release → image key; ports and host_keys: node → its own; processes: node or switch → process.
+    """
 
     lab_id: str
     settings: Settings

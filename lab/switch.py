@@ -23,8 +23,9 @@ _MAXIMUM_QUEUE_S = 0.1
 class Rule:
     """What happens to frames that enter or leave by a port.
 
-    peer narrows the rule to frames between port and that other port, udp_port to datagrams to that port. drop takes them all, loss a share
-    of them (0 to 1), mtu those whose IP packet is longer (bytes); delay_ms holds them, rate_mbit queues them (tail drop).
+    peer narrows the rule to frames between port and that other port, udp_port to datagrams to that port. drop takes them
+    all, loss a share of them (0 to 1), mtu those whose IP packet is longer (bytes); delay_ms holds them, rate_mbit queues
+    them (tail drop).
     """
 
     name: str
@@ -99,10 +100,7 @@ class Switch:
             return []
         self._port_of[frame[6:12]] = source
         known = None if frame[0] & 1 else self._port_of.get(frame[:6])
-        if known is None:
-            targets = [port for port in self._ports if port != source]
-        else:
-            targets = [known] if known != source else []
+        targets = [port for port in (self._ports if known is None else (known,)) if port != source]
         if not self._rules:
             deliveries = [Delivery(target, 0.0) for target in targets]
         else:

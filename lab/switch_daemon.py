@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """`python -m lab.switch_daemon DIRECTORY NETWORK PORTS`: one network's switch, over Unix sockets in a directory.
 
-QEMU's `-netdev stream` connects NIC i to the socket `NETWORK-i` and sends each frame behind its length (four bytes, big-endian), in order
-and without loss. `NETWORK.control` takes JSON lines: {"add": RULE}, {"remove": NAME} or {"show": true}, each answered by one line.
+QEMU's `-netdev stream` connects NIC i to the socket `NETWORK-i` and sends each frame behind its length (four bytes,
+big-endian), in order and without loss. `NETWORK.control` takes JSON lines: {"add": RULE}, {"remove": NAME} or
+{"show": true}, each answered by one line.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -131,7 +133,7 @@ async def serve(network: str, ports: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     for port in range(1, ports + 1):
-        await loop.create_unix_server(lambda port=port: Port(fabric, port), f"{network}-{port}")
+        await loop.create_unix_server(functools.partial(Port, fabric, port), f"{network}-{port}")
     await asyncio.start_unix_server(fabric.control, f"{network}.control")
     await ended.wait()
 

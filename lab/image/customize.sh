@@ -58,6 +58,8 @@ chroot "$root" systemctl --quiet set-default multi-user.target
 chroot "$root" systemctl --quiet enable ssh.service lab-network.service lab-rdma.service lab-ready.service
 # None of these serves a node that lives for an hour, and each costs an emulated processor time at boot.
 xargs chroot "$root" systemctl --quiet mask < "$here/masked-units.txt"
+# logind is needed to reboot, not to boot: the bus starts it when it is asked for.
+ln -s /dev/null "$root/etc/systemd/system/multi-user.target.wants/systemd-logind.service"
 
 rm -f "$root"/etc/ssh/ssh_host_* "$root/var/lib/dbus/machine-id"
 : > "$root/etc/machine-id"
