@@ -44,7 +44,7 @@ SETTINGS: dict[str, t.Any] = {
 
 def simulate(scene: str, seed: int) -> dict[str, t.Any]:
     """One fleet, as a row: its slow nodes, and what isolate said of it."""
-    from ansible_collections.gpufabric.cluster.plugins.plugin_utils import isolate, judge_isolation
+    from ansible_collections.gpufabric.cluster.plugins.plugin_utils import isolate, isolate_verdict
     from fleet_simulator import racked
 
     shape = SETTINGS["scenes"][scene]
@@ -64,7 +64,7 @@ def simulate(scene: str, seed: int) -> dict[str, t.Any]:
     while launches := isolate.plan(state):
         rows, vanished = fleet.run(launches)
         state = isolate.observe(state, rows, vanished)
-    said = judge_isolation.verdict(state)
+    said = isolate_verdict.verdict(state)
     return {
         "scene": scene,
         "seed": seed,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils import isolate, judge_isolation
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import isolate, isolate_verdict, judge_isolation
 from fleet_simulator import Fleet
 
 MOST_STEPS = 120
@@ -37,4 +37,4 @@ def run(
 
 def said(state: isolate.State) -> set[tuple[str, str, str]]:
     """(id, node, subject) of every finding."""
-    return {(f.id, f.node, f.subject) for f in judge_isolation.findings(judge_isolation.verdict(state))}
+    return {(f.id, f.node, f.subject) for f in judge_isolation.findings(isolate_verdict.verdict(state))}

@@ -6,7 +6,7 @@ import random
 import typing as t
 
 import pytest
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils import isolate, judge_isolation
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import isolate, isolate_verdict, judge_isolation
 from fleet_simulator import Fleet, racked
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,7 +122,7 @@ def test_a_rail_may_also_be_what_a_node_hangs_on() -> None:
     state = isolate.begin(nodes, {"locality": "rail"})
     while launches := isolate.plan(state):
         state = isolate.observe(state, *fleet.run(launches))
-    assert [entry["rack"] for entry in judge_isolation.verdict(state)["racks"]] == ["r001"]
+    assert [entry["rack"] for entry in isolate_verdict.verdict(state)["racks"]] == ["r001"]
 
 
 def test_the_one_bad_hca_of_a_guilty_node_is_named() -> None:
@@ -197,7 +197,7 @@ def test_all_nodes_vanishing_ends_it() -> None:
     fleet = racked(8, 8, 1)
     fleet.vanish = {2: list(fleet.speed)}
     state = run(fleet)
-    assert len(judge_isolation.verdict(state)["vanished"]) == 8
+    assert len(isolate_verdict.verdict(state)["vanished"]) == 8
 
 
 def test_a_lone_node_is_said_to_be_lone() -> None:
@@ -257,7 +257,7 @@ def test_whatever_happens_it_ends_and_accuses_only_the_guilty(nodes: int, seed: 
     }
     state = run(fleet, {"split": data.draw(st.booleans())})
     assert set(state.accused) <= slow | fleet.hangs
-    judge_isolation.findings(judge_isolation.verdict(state))
+    judge_isolation.findings(isolate_verdict.verdict(state))
 
 
 def test_measurements_that_were_not_planned_are_refused() -> None:
@@ -322,7 +322,7 @@ def test_notes_of_the_caller_reach_the_verdict() -> None:
         for row in rows:
             row["notes"] = ["via NET/Socket"] if "n0003" in row["group"] else []
         state = isolate.observe(state, rows)
-    (finding,) = judge_isolation.findings(judge_isolation.verdict(state))
+    (finding,) = judge_isolation.findings(isolate_verdict.verdict(state))
     assert "via NET/Socket" in finding.evidence
     assert "fewer than one fleet in" in finding.evidence
     assert "known-good partners" in finding.evidence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils import judge_isolation
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import isolate_verdict, judge_isolation
 from fleet_simulator import racked
 from isolate_runs import run
 
@@ -14,7 +14,7 @@ def test_a_verdict_is_json_with_the_evidence_of_every_accusation() -> None:
     fleet = racked(64, 16, 1)
     fleet.speed["n0020"] = 80.0
     state = run(fleet)
-    said = json.loads(json.dumps(judge_isolation.verdict(state)))
+    said = json.loads(json.dumps(isolate_verdict.verdict(state)))
     assert said["complete"]
     (entry,) = said["accused"]
     assert entry["node"] == "n0020"
@@ -35,7 +35,7 @@ def test_every_finding_says_what_to_type_and_how_sure_it_is() -> None:
     fleet = racked(64, 16, 1, hangs=frozenset(("n0040",)), vanish={3: ["n0050"]})
     fleet.speed["n0020"] = 80.0
     fleet.bias["r003"] = 0.5
-    found = {finding.id: finding for finding in judge_isolation.findings(judge_isolation.verdict(run(fleet)))}
+    found = {finding.id: finding for finding in judge_isolation.findings(isolate_verdict.verdict(run(fleet)))}
     assert set(found) == {"node_slow", "node_fails", "node_vanished", "rack_slow"}
     for finding in found.values():
         assert finding.fix and finding.cause and finding.expected and finding.evidence
@@ -49,7 +49,7 @@ def test_every_finding_says_what_to_type_and_how_sure_it_is() -> None:
 def test_the_worst_comes_first() -> None:
     fleet = racked(64, 16, 1)
     fleet.speed["n0020"], fleet.speed["n0040"] = 80.0, 50.0
-    assert [entry["node"] for entry in judge_isolation.verdict(run(fleet))["accused"]] == ["n0040", "n0020"]
+    assert [entry["node"] for entry in isolate_verdict.verdict(run(fleet))["accused"]] == ["n0040", "n0020"]
 
 
 def test_a_verdict_can_be_asked_for_before_anything_ran_and_half_way() -> None:
@@ -58,7 +58,7 @@ def test_a_verdict_can_be_asked_for_before_anything_ran_and_half_way() -> None:
     fleet = racked(64, 16, 1)
     state = isolate.begin({name: {"rack": rack} for name, rack in fleet.rack.items()})
     while launches := isolate.plan(state):
-        said = judge_isolation.verdict(state)
+        said = isolate_verdict.verdict(state)
         assert not said["complete"]
         judge_isolation.findings(said)
         state = isolate.observe(state, *fleet.run(launches))
@@ -67,7 +67,7 @@ def test_a_verdict_can_be_asked_for_before_anything_ran_and_half_way() -> None:
 def test_what_could_not_be_convicted_is_said() -> None:
     fleet = racked(64, 16, 1)
     fleet.speed["n0020"] = 80.0
-    said = judge_isolation.verdict(run(fleet, {"retests": 0}))
+    said = isolate_verdict.verdict(run(fleet, {"retests": 0}))
     assert not said["accused"]
     assert [entry["node"] for entry in said["undecided"]][0] == "n0020"
     found = judge_isolation.findings(said)
