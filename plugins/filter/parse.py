@@ -9,7 +9,7 @@ import functools
 import typing as t
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log import parse_nccl_log
+from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log import parse_nccl_log as read_nccl_log
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_output import parse_nccl_tests
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.ibdev2netdev import parse_ibdev2netdev
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.iblinkinfo import parse_iblinkinfo
@@ -22,8 +22,15 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.mlnx
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.mlxlink import parse_mlxlink
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.rdma_link import parse_rdma_link
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.show_gids import parse_show_gids
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.faults import add_findings
 
 Parser = t.Callable[[str], "dict[str, t.Any]"]
+
+
+def parse_nccl_log(text: str) -> dict[str, t.Any]:
+    """What the log says, and what the fault catalogue makes of it."""
+    return add_findings(read_nccl_log(text), text)
+
 
 PARSERS: dict[str, Parser] = {
     parser.__name__: parser

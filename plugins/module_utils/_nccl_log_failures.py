@@ -32,7 +32,7 @@ _NAMED: tuple[tuple[str, str], ...] = (
         "bootstrap",
         r"no socket interface found|NET/Socket : no interface|No usable listening interface|No interface found in the same subnet|"
         r"No IP interface found|no device found (?:matching|after excluding)|NCCL_COMM_ID|Bootstrap Root : |"
-        r"Call to (?:connect|bind|listen|accept|getsockname|socket|poll|getaddrinfo|setsockopt|getsockopt)\b.{0,200}failed|"
+        r"Call to (?:connect|bind|listen|accept|getsockname|socket|poll|getaddrinfo|setsockopt|getsockopt)\b.{0,200}(?:failed|timeout)|"
         r"[Cc]onnect(?:ing)? to \S{1,200} (?:failed|returned)|connect returned .{1,80}exceeded|exceeded (?:error )?retr(?:y|ies)|"
         r"connecting to address .{0,80}with family|socketPollConnect|socketStartConnect|[Ss]ocket creation failed|Accept failed|"
         r"error encountered when getting address info|wrong (?:magic|type) [0-9a-f]+ !=|exceeded timeouts",

@@ -1,0 +1,227 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The fault catalogue: from what a log says to what probably causes it, and what to type.
+
+One message often has several causes. Each is an entry of its own with its own weight; what else was observed (the link layer, the NCCL
+version, a variable, another line) moves the weights, and all are listed, the likeliest first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import pathlib
+import re
+import typing as t
+
+_DATA = pathlib.Path(__file__).parent / "data" / "faults.json"
+
+# A signature in the line that failed first counts more than one somewhere else; one that only matches pages later, not less.
+_IN_FIRST_FAILURE = 12
+_IN_WARNING = 4
+_WORTH_SAYING = 15
+_MOST_FINDINGS = 20
+_MOST_TEXT = 400_000  # characters of a context's text that signatures are looked for in: its beginning and its end
+_EVIDENCE_LENGTH = 300
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One cause. ``signatures``: any of them shows it; ``requires``: all of them must occur too; ``base``: its weight, about the chance in
+    a hundred that it is the cause when nothing but the signature is known; ``evidence``: what moves the weight, and why.
+    """
+
+    id: str
+    area: str
+    title: str
+    severity: str
+    signatures: tuple[re.Pattern[str], ...]
+    requires: tuple[re.Pattern[str], ...]
+    base: int
+    evidence: tuple[t.Mapping[str, t.Any], ...]
+    cause: str
+    tell_apart: tuple[t.Mapping[str, str], ...]
+    fix: str
+    prevent: str
+    sources: tuple[str, ...]
+    confidence: str
+
+
+@functools.lru_cache(maxsize=1)
+def catalogue() -> tuple[Fault, ...]:
+    """Every fault known, in the order of the data file."""
+    entries = json.loads(_DATA.read_text(encoding="utf-8"))["faults"]
+    return tuple(
+        Fault(
+            **{
+                **entry,
+                "signatures": tuple(re.compile(each, re.MULTILINE) for each in entry["signatures"]),
+                "requires": tuple(re.compile(each, re.MULTILINE) for each in entry["requires"]),
+                "evidence": tuple(entry["evidence"]),
+                "tell_apart": tuple(entry["tell_apart"]),
+                "sources": tuple(entry["sources"]),
+            }
+        )
+        for entry in entries
+    )
+
+
+def explain_log(parsed: t.Mapping[str, t.Any], context: t.Mapping[str, t.Any] | None = None) -> list[dict[str, t.Any]]:
+    """What may have caused what a log shows, the likeliest first, at most 20.
+
+    parsed: the answer of parse_nccl_log() or parse_nccl_log_stream(). context: what else is known, all optional: ``text``, the log
+    itself or any other output to look for signatures in (its first and last 200,000 characters); any further key is a fact by its name
+    and beats the parsed one (``{"transport": "IB"}``). Each finding: {id, title, area, severity, score, evidence (the line), host,
+    because (what moved it), cause, tell_apart: [{from, by}], fix, prevent, sources, confidence}. It raises on no log.
+    """
+    context = context or {}
+    text = _text(parsed, str(context.get("text") or ""))
+    facts = {**parsed, **{key: value for key, value in context.items() if key != "text"}}
+    first = _mapping(parsed.get("first_failure"))
+    first_line = str(first.get("text") or "")
+    findings = []
+    for rank, fault in enumerate(catalogue()):
+        weighed = _weigh(fault, text, first_line, facts)
+        if weighed is None:
+            continue
+        score, evidence, because = weighed
+        if score < _WORTH_SAYING:
+            continue
+        findings.append((-score, rank, _finding(fault, score, evidence, because, first, parsed)))
+    findings.sort(key=lambda each: each[:2])
+    return [finding for _score, _rank, finding in findings[:_MOST_FINDINGS]]
+
+
+def add_findings(parsed: dict[str, t.Any], text: str) -> dict[str, t.Any]:
+    """The answer of parse_nccl_log() with its ``findings``; what the parse filter gives."""
+    return {**parsed, "findings": explain_log(parsed, {"text": text})}
+
+
+def _weigh(fault: Fault, text: str, first_line: str, facts: t.Mapping[str, t.Any]) -> tuple[int, str, list[str]] | None:
+    """(score, the line that shows it, what moved the score), or None where no signature is there."""
+    match = None
+    score = fault.base
+    if first_line:
+        match = _first_match(fault.signatures, first_line)
+        score += _IN_FIRST_FAILURE if match else 0
+    if match is None:
+        match = _first_match(fault.signatures, text)
+    if match is None or not all(required.search(text) for required in fault.requires):
+        return None
+    evidence = _line_of(match)
+    if "WARN" in evidence:
+        score += _IN_WARNING
+    because = []
+    for each in fault.evidence:
+        if _holds(each, text, facts):
+            score += each["weight"]
+            if each["because"]:
+                because.append(str(each["because"]))
+    return score, evidence, because
+
+
+def _holds(condition: t.Mapping[str, t.Any], text: str, facts: t.Mapping[str, t.Any]) -> bool:
+    if "seen" in condition:
+        return _compiled(condition["seen"]).search(text) is not None
+    if "unseen" in condition:
+        return _compiled(condition["unseen"]).search(text) is None
+    if "fact" in condition:
+        value = _fact(facts, condition["fact"])
+        return value is not None and _compiled(condition["matches"]).search(str(value)) is not None
+    version = version_of(facts.get("nccl_version"))
+    if version is None:
+        return False
+    if "nccl_below" in condition:
+        return version < (version_of(condition["nccl_below"]) or ())
+    return version >= (version_of(condition["nccl_at_least"]) or ())
+
+
+def version_of(text: object) -> tuple[int, ...] | None:
+    """(2, 21, 5) of "2.21.5+cuda12.4"; None where there is no number."""
+    match = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", str(text or ""))
+    return tuple(int(part) for part in match.groups() if part) if match else None
+
+
+def _fact(facts: t.Mapping[str, t.Any], path: str) -> t.Any:
+    """A fact by its dotted path; of the line that failed first where the log has no such key of its own."""
+    value: t.Any = facts
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if value is not None else _mapping(facts.get("first_failure")).get(path)
+
+
+def _finding(
+    fault: Fault,
+    score: int,
+    evidence: str,
+    because: list[str],
+    first: t.Mapping[str, t.Any],
+    parsed: t.Mapping[str, t.Any],
+) -> dict[str, t.Any]:
+    host = first.get("host") if evidence and evidence in str(first.get("text") or "") else _host_of(evidence, parsed)
+    return {
+        "id": fault.id,
+        "title": fault.title,
+        "area": fault.area,
+        "severity": fault.severity,
+        "score": score,
+        "evidence": evidence,
+        "host": host,
+        "because": because,
+        "cause": fault.cause,
+        "tell_apart": [dict(each) for each in fault.tell_apart],
+        "fix": fault.fix,
+        "prevent": fault.prevent,
+        "sources": list(fault.sources),
+        "confidence": fault.confidence,
+    }
+
+
+def _host_of(evidence: str, parsed: t.Mapping[str, t.Any]) -> str | None:
+    for note in parsed.get("notable") or []:
+        if evidence and str(note.get("text") or "") in evidence and note.get("hosts"):
+            return str(note["hosts"][0])
+    return None
+
+
+def _text(parsed: t.Mapping[str, t.Any], given: str) -> str:
+    """What signatures are looked for in: the text given, else the lines that the reader kept; and what only the whole log shows."""
+    if len(given) > _MOST_TEXT:
+        given = given[: _MOST_TEXT // 2] + "\n" + given[-_MOST_TEXT // 2 :]
+    kept = [given.replace("\x00", "")]
+    if not given:
+        kept = [f"{name} set by environment to {value}" for name, value in _mapping(parsed.get("environment")).items()]
+        if parsed.get("transport"):
+            kept.append(f"Using network {parsed['transport']}")
+        kept += [f"NCCL {note.get('level') or ''} {note.get('text') or ''}" for note in parsed.get("notable") or []]
+    versions = _mapping(parsed.get("versions")).get("nccl") or []
+    if len({version_of(version) for version in versions}) > 1:
+        kept.append(f"two NCCL versions: {', '.join(versions)}")
+    return "\n".join(kept)
+
+
+def _mapping(value: t.Any) -> t.Mapping[str, t.Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _first_match(patterns: t.Iterable[re.Pattern[str]], text: str) -> re.Match[str] | None:
+    return next((match for match in (pattern.search(text) for pattern in patterns) if match), None)
+
+
+def _line_of(match: re.Match[str]) -> str:
+    """The line on which the match begins."""
+    text = match.string
+    start = text.rfind("\n", 0, match.start()) + 1
+    end = text.find("\n", match.start())
+    line = text[start : len(text) if end < 0 else end].strip()
+    if len(line) > _EVIDENCE_LENGTH:
+        middle = max(0, match.start() - start - _EVIDENCE_LENGTH // 3)
+        line = line[middle : middle + _EVIDENCE_LENGTH]
+    return line
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.MULTILINE)
