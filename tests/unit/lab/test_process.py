@@ -85,7 +85,8 @@ def test_a_program_that_is_not_there_is_said(tmp_path: pathlib.Path) -> None:
 
 
 def test_memory_of_a_running_process_is_told(tmp_path: pathlib.Path) -> None:
-    one = start(tmp_path, "import time; time.sleep(60)")
+    one = start(tmp_path, "import pathlib, time; pathlib.Path('there').touch(); time.sleep(60)")
+    wait_for(tmp_path / "there")
     assert process.resident_mib(one) > 0
     process.end([one])
     assert process.resident_mib(one) == 0

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 
 import pytest
@@ -50,8 +51,10 @@ def test_a_record_that_cannot_be_read_is_said_in_one_sentence(tmp_path: pathlib.
 
 
 def test_two_commands_do_not_change_a_lab_at_once(tmp_path: pathlib.Path) -> None:
-    with state.locked(tmp_path / "run"):
-        with pytest.raises(LabError, match="another command is changing the lab"), state.locked(tmp_path / "run"):
-            pass
-    with state.locked(tmp_path / "run"):
+    def hold() -> contextlib.AbstractContextManager[None]:
+        return state.locked(tmp_path / "run")
+
+    with hold(), pytest.raises(LabError, match="another command is changing the lab"), hold():
+        pass
+    with hold():
         pass
