@@ -18,17 +18,18 @@ def observe_rdma(
 ) -> dict[str, t.Any]:
     """Everything about one node that the judges need, as plain data; what could not be read is under ``problems``.
 
-    hcas: see _rdma_sysfs.read_devices(), each with ``gpu`` (the nearest GPUs) and each port with ``active_mtu`` and
-    ``max_mtu`` in bytes (ibv_devinfo's: sysfs has none); netdevs: {name: _netdevs.describe()} of the ports' interfaces;
+    hcas: see _rdma_sysfs.read_devices(), each with ``gpu`` (the nearest GPUs), and each port with what sysfs lacks:
+    ``active_mtu`` and ``max_mtu`` in bytes (ibv_devinfo), ``peer`` as {switch, port, by} (iblinkinfo, LLDP), ``cable``
+    (mlxlink's link and module data); netdevs: {name: _netdevs.describe()} of the ports' interfaces;
     gpus: [{address, maker}]; unbound: functions of HCA makers without an RDMA device; witnesses: _rdma_witnesses.ask();
     neighbours: ARP entries on the ports' interfaces; stack: _rdma_stack.read_stack().
     """
     devices, problems = _rdma_sysfs.read_devices(fs, counters)
-    said = _rdma_witnesses.ask(tools, witnesses, timeout)
+    said = _rdma_witnesses.ask(tools, witnesses, timeout, devices)
     functions = _pci_path.functions(fs)
     gpus = _pci_path.gpus(functions)
     _add_gpus(fs, devices, gpus)
-    _add_mtus(devices, said.get("ibv_devinfo", {}).get("ports", {}))
+    _add_what_sysfs_lacks(devices, said)
     netdevs, problem = _netdevs_of(fs, tools, devices)
     if problem:
         problems.append({"id": "addresses_unreadable", "subject": "ip address", "evidence": problem})
@@ -52,12 +53,21 @@ def _add_gpus(fs: RootedFs, devices: t.Sequence[dict[str, t.Any]], gpus: t.Seque
         device["gpu"] = _pci_path.nearest(path, device["numa_node"], places) if path else None
 
 
-def _add_mtus(devices: t.Sequence[dict[str, t.Any]], said: t.Mapping[str, t.Mapping[str, t.Any]]) -> None:
+def _add_what_sysfs_lacks(devices: t.Sequence[dict[str, t.Any]], said: t.Mapping[str, t.Mapping[str, t.Any]]) -> None:
+    """Set ``active_mtu``, ``max_mtu``, ``peer`` and ``cable`` of each port from the witnesses that know them."""
+    of_port: dict[str, t.Mapping[str, t.Mapping[str, t.Any]]] = {name: answer["ports"] for name, answer in said.items()}
+    by_netdev = {
+        seen["interface"]: {"switch": seen["switch"] or seen["chassis_id"], "port": seen["port"], "by": "LLDP"}
+        for seen in said.get("lldp", {}).get("neighbours", [])
+    }
     for device in devices:
         for port in device["ports"]:
-            told = said.get(f"{device['name']}/{port['port']}", {})
+            key = f"{device['name']}/{port['port']}"
+            told = of_port.get("ibv_devinfo", {}).get(key, {})
             port["active_mtu"] = told.get("active_mtu")
             port["max_mtu"] = told.get("max_mtu")
+            port["peer"] = of_port.get("iblinkinfo", {}).get(key, {}).get("peer") or by_netdev.get(port["netdev"])
+            port["cable"] = of_port.get("mlxlink", {}).get(key, {}).get("cable")
 
 
 def _netdevs_of(

@@ -48,6 +48,9 @@ DEVICE_ATTRIBUTES = (
     "node_type",
 )
 
+#: other spellings: ibsim says IB, and the attribute is absent on kernels before 2.6.37, which had InfiniBand only
+LINK_LAYERS = {"IB": "InfiniBand", "": "InfiniBand"}
+
 COUNTER_DIRECTORIES = ("counters", "hw_counters")
 
 
@@ -154,6 +157,7 @@ def _read_port(
     state_code, state = _coded(fs.read_value(f"{here}/state"))
     phys_code, phys_state = _coded(fs.read_value(f"{here}/phys_state"))
     rate = fs.read_value(f"{here}/rate") or ""
+    link_layer = fs.read_value(f"{here}/link_layer") or ""
     gids, slots = _read_gids(fs, here)
     return {
         "port": number,
@@ -163,7 +167,7 @@ def _read_port(
         "phys_state_code": phys_code,
         "rate_gbps": _rate(rate),
         "rate_text": rate,
-        "link_layer": fs.read_value(f"{here}/link_layer") or "",
+        "link_layer": LINK_LAYERS.get(link_layer, link_layer),
         "lid": _hex(fs.read_value(f"{here}/lid")),
         "sm_lid": _hex(fs.read_value(f"{here}/sm_lid")),
         "lmc": _hex(fs.read_value(f"{here}/lid_mask_count")),

@@ -20,10 +20,12 @@ extends_documentation_fragment:
   - gpufabric.cluster._attributes.root
 options:
   witnesses:
-    description: The tools to ask. Each is started once for the whole node, all at the same time.
+    description:
+      - The tools to ask, all at the same time.
+      - V(iblinkinfo) (InfiniBand) and V(mlxlink) are started once a port, the others once a node. V(lldp) is C(lldpcli).
     type: list
     elements: str
-    choices: [ibstat, ibv_devinfo, rdma, ibdev2netdev]
+    choices: [ibstat, ibv_devinfo, rdma, ibdev2netdev, lldp, iblinkinfo, mlxlink]
     default: [ibstat, ibv_devinfo, rdma]
   witness_timeout:
     description: How long each tool may take, in seconds. What it printed until then counts.
@@ -117,7 +119,7 @@ def main() -> None:
             "witnesses": {
                 "type": "list",
                 "elements": "str",
-                "choices": ["ibstat", "ibv_devinfo", "rdma", "ibdev2netdev"],
+                "choices": ["ibstat", "ibv_devinfo", "rdma", "ibdev2netdev", "lldp", "iblinkinfo", "mlxlink"],
                 "default": ["ibstat", "ibv_devinfo", "rdma"],
             },
             "witness_timeout": {"type": "float", "default": 20},

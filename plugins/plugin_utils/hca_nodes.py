@@ -182,6 +182,7 @@ def judge_software(nodes: t.Mapping[str, Observation], selection: Selection, set
     }
     for node, observed in nodes.items():
         if selection.compute[node]:
+            findings += _modules(node, observed, settings)
             findings += _gpudirect(node, observed)
             findings += [_unbound(node, f) for f in observed["unbound"] if f["address"] not in of_peers]
         findings += [_unreadable(node, problem) for problem in observed["problems"]]
@@ -241,6 +242,27 @@ def _odd_stacks(nodes: t.Mapping[str, Observation], selection: Selection) -> lis
         )
         for node, stack in stacks.items()
         if stack != common[0] and selection.compute[node]
+    ]
+
+
+def _modules(node: str, observed: Observation, settings: Settings) -> list[Finding]:
+    """Modules that are wanted and not live. Drivers of HCAs are left out: that their devices are there shows them."""
+    live = set(observed["stack"]["modules"])
+    wanted = [str(name).replace("-", "_") for name in settings.get("rdma_modules") or []]
+    absent = [name for name in wanted if not name.startswith("mlx") and name not in live]
+    if not absent:
+        return []
+    return [
+        Finding(
+            id="rdma_modules_absent",
+            severity="warning",
+            node=node,
+            subject=listed(absent, 12),
+            evidence="not in /sys/module",
+            expected="loaded, as rdma_modules says",
+            cause="it was not loaded yet, is blacklisted, or this kernel lacks it; ibstat needs ib_umad, NCCL ib_uverbs",
+            fix=f"modprobe -a {' '.join(absent)}",
+        )
     ]
 
 

@@ -252,29 +252,53 @@ def _crossed_neighbours(nodes: t.Mapping[str, Observation], ports: t.Sequence[Po
 def _cabling(ports: t.Iterable[Port], rules: t.Sequence[t.Mapping[str, t.Any]]) -> list[Finding]:
     """Ports at another switch than the map says. rules: [{rail, switch, node, switch_port}], shell patterns; first match."""
     findings = []
+    unknown: list[Port] = []
     for port in ports:
-        peer = port.port.get("peer")
         rule = next((rule for rule in rules if _applies(rule, port)), None)
-        if rule is None or not peer:
+        if rule is None or not port.active:
             continue
+        if not port.port.get("peer"):
+            unknown.append(port)
+            continue
+        peer = port.port["peer"]
         wanted = [str(rule.get("switch") or "*"), str(rule.get("switch_port") or "*")]
         have = [str(peer["switch"]), str(peer["port"])]
         if not all(map(fnmatch.fnmatchcase, have, wanted)):
-            findings.append(
-                Finding(
-                    id="rail_cabling",
-                    severity="error",
-                    node=port.node,
-                    subject=port.subject,
-                    evidence=f"{peer['by']}: the cable leads to {have[0]} port {have[1]}",
-                    expected=f"switch {wanted[0]}"
-                    + ("" if wanted[1] == "*" else f" port {wanted[1]}")
-                    + " (rdma_cabling)",
-                    cause="a cable is in the wrong switch, or two are swapped",
-                    fix=f"move the cable of {port.subject} at {port.node}, or correct rdma_cabling",
-                )
-            )
-    return findings
+            findings.append(_wrong_cable(port, peer["by"], have, wanted))
+    return findings + _unknown_cables(unknown)
+
+
+def _wrong_cable(port: Port, by: str, have: t.Sequence[str], wanted: t.Sequence[str]) -> Finding:
+    return Finding(
+        id="rail_cabling",
+        severity="error",
+        node=port.node,
+        subject=port.subject,
+        evidence=f"{by}: the cable leads to {have[0]} port {have[1]}",
+        expected=f"switch {wanted[0]}" + ("" if wanted[1] == "*" else f" port {wanted[1]}") + " (rdma_cabling)",
+        cause="a cable is in the wrong switch, or two are swapped",
+        fix=f"move the cable of {port.subject} at {port.node}, or correct rdma_cabling",
+    )
+
+
+def _unknown_cables(ports: t.Sequence[Port]) -> list[Finding]:
+    """A map was given and nothing tells where these cables lead: not proven is not right."""
+    if not ports:
+        return []
+    nodes = sorted({port.node for port in ports})
+    tool = "iblinkinfo" if ports[0].port["link_layer"] == "InfiniBand" else "lldpcli"
+    return [
+        Finding(
+            id="rail_cabling_unknown",
+            severity="warning",
+            node=nodes[0] if len(nodes) == 1 else "",
+            subject="cabling",
+            evidence=f"{tool} names no neighbour of {len(ports)} port(s) on {listed(nodes)}",
+            expected="the switch at the other end, to hold it against rdma_cabling",
+            cause="the tool is missing or needs root, or the switch sends no LLDP",
+            fix=f"install {'infiniband-diags' if tool == 'iblinkinfo' else 'lldpd, and enable LLDP on the switches'}",
+        )
+    ]
 
 
 def _applies(rule: t.Mapping[str, t.Any], port: Port) -> bool:

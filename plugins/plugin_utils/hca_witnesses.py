@@ -18,8 +18,11 @@ PACKAGES = {
     "iblinkinfo": "infiniband-diags",
     "ibv_devinfo": "ibverbs-utils (Debian), libibverbs-utils (RHEL, SLES)",
     "rdma": "iproute2",
-    "ibdev2netdev": "MLNX_OFED or DOCA-OFED",
+    "lldp": "lldpd",
 }
+
+#: tools that come with a vendor's stack: their absence says nothing about a node
+VENDORS_OWN = ("ibdev2netdev", "mlxlink")
 
 
 def judge_witnesses(nodes: t.Mapping[str, Observation], selection: Selection) -> list[Finding]:
@@ -29,7 +32,8 @@ def judge_witnesses(nodes: t.Mapping[str, Observation], selection: Selection) ->
     for node, observed in nodes.items():
         for name, said in observed["witnesses"].items():
             if said["missing"]:
-                missing[name].append(node)
+                if name not in VENDORS_OWN:
+                    missing[name].append(node)
             elif said["problem"] and observed["hcas"]:
                 findings.append(_failed(node, name, said))
         findings += _no_user_space(node, observed, selection)

@@ -12,7 +12,13 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils import hca_nodes, hca_ports, hca_rails, hca_witnesses
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import (
+    hca_cables,
+    hca_nodes,
+    hca_ports,
+    hca_rails,
+    hca_witnesses,
+)
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas import Observation, Settings, select_hcas
 
 
@@ -31,6 +37,7 @@ def judge_hcas(nodes: t.Mapping[str, Observation], settings: Settings) -> list[F
         *hca_nodes.judge_presence(observed, selection, settings),
         *hca_ports.judge_ports(selection, settings),
         *hca_rails.judge_rails(observed, selection, settings),
+        *hca_cables.judge_cables(selection),
         *hca_nodes.judge_software(observed, selection, settings),
         *hca_witnesses.judge_witnesses(observed, selection),
     ]

@@ -302,3 +302,70 @@ def test_needs_no_root(node: FakeNode) -> None:
     os.symlink("/nowhere", hidden)
     hca = observe(node)["hcas"][0]
     assert (hca["board_id"], hca["fw_ver"]) == ("", "28.41.1000")
+
+
+# ---- tools that look at one port
+
+IBLINKINFO = """CA: n1 HCA-1:
+      0x0200000000000001      1    1[  ] ==( 4X         106.25 Gbps Active/  LinkUp)==>       2    7[  ] "leaf3" ( )
+"""
+
+MLXLINK = """Operational Info
+----------------
+State                              : Active
+Physical state                     : LinkUp
+Speed                              : NDR
+Width                              : 4x
+FEC                                : RS-FEC - (544,514)
+
+Troubleshooting Info
+--------------------
+Status Opcode                      : 0
+Recommendation                     : No issue was observed
+
+Physical Counters and BER Info
+------------------------------
+Effective Physical Errors          : 0
+Effective Physical BER             : 15E-255
+"""
+
+LLDP = """{"lldp": {"interface": [{"eth1": {"chassis": {"leaf1": {"id": {"type": "mac", "value": "0a:00:00:00:00:01"}}},
+ "port": {"id": {"type": "ifname", "value": "Ethernet7"}}}}]}}"""
+
+
+def test_neighbour_of_an_infiniband_port(node: FakeNode) -> None:
+    node.add_hca("mlx5_0", lid=1, sm_lid=1).add_hca("mlx5_1", netdev="eth1")
+    node.add_tool("iblinkinfo", IBLINKINFO, when="-C mlx5_0 -P 1 -D 0 -n 1")
+    first, second = observe(node, ["iblinkinfo"])["hcas"]
+    assert first["ports"][0]["peer"] == {"switch": "leaf3", "port": "7", "by": "iblinkinfo"}
+    assert second["ports"][0]["peer"] is None
+    assert [call for call in node.tool_calls() if call.startswith("iblinkinfo")] == [
+        "iblinkinfo -C mlx5_0 -P 1 -D 0 -n 1"
+    ]
+
+
+def test_neighbour_of_an_ethernet_port(node: FakeNode) -> None:
+    node.add_hca("mlx5_0", netdev="eth1").add_tool("lldpcli", LLDP, when="-f json show neighbors")
+    port = observe(node, ["lldp"])["hcas"][0]["ports"][0]
+    assert port["peer"] == {"switch": "leaf1", "port": "Ethernet7", "by": "LLDP"}
+
+
+def test_cable_of_hardware_only(node: FakeNode) -> None:
+    node.add_hca("mlx5_0", pci="0000:1b:00.0").add_hca("rxe0", netdev="eth1", driver="rdma_rxe")
+    node.add_tool("mlxlink", MLXLINK, when="-d 0000:1b:00.0 -m -c")
+    first, second = observe(node, ["mlxlink"])["hcas"]
+    assert (first["ports"][0]["cable"]["fec"], first["ports"][0]["cable"]["effective_ber"]) == (
+        "RS-FEC - (544,514)",
+        0.0,
+    )
+    assert second["ports"][0]["cable"] is None
+
+
+def test_port_tool_that_fails_on_one_port(node: FakeNode) -> None:
+    node.add_hca("mlx5_0", lid=1, sm_lid=1).add_hca("mlx5_1", lid=2, sm_lid=1)
+    node.add_tool("iblinkinfo", IBLINKINFO).add_tool(
+        "iblinkinfo", "", "Failed to open mlx5_1 port 1\n", 1, when="-C mlx5_1*"
+    )
+    said = observe(node, ["iblinkinfo"])["witnesses"]["iblinkinfo"]
+    assert (said["devices"], said["unreadable"], said["missing"]) == (["mlx5_0"], ["mlx5_1"], False)
+    assert "Failed to open mlx5_1" in said["problem"]

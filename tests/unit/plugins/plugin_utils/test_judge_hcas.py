@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pathlib
 import random
+import tempfile
 import time
 import typing as t
 
@@ -164,9 +166,16 @@ def server(path: pathlib.Path, number: int, rails: int = 8, **options: t.Any) ->
     return node
 
 
+@functools.cache
+def _healthy_server(number: int) -> dict[str, t.Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        return observe(server(pathlib.Path(directory), number))
+
+
 def servers(path: pathlib.Path, count: int = 3, **odd: t.Any) -> Nodes:
     """*count* servers, the last of which has the options *odd*."""
-    return {f"gpu{n}": observe(server(path, n, **(odd if n == count else {}))) for n in range(1, count + 1)}
+    healthy = {f"gpu{n}": copy.deepcopy(_healthy_server(n)) for n in range(1, count + 1 - bool(odd))}
+    return {**healthy, f"gpu{count}": observe(server(path, count, **odd))} if odd else healthy
 
 
 def test_servers_with_a_down_front_end_port_are_healthy(tmp_path: pathlib.Path) -> None:
@@ -336,7 +345,63 @@ def test_cabling_against_a_map(tmp_path: pathlib.Path) -> None:
     assert errors(judge_hcas(nodes, {"rdma_cabling": rules})) == [("rail_cabling", "gpu2", "mlx5_5 port 1")]
 
 
+def test_map_without_neighbours_is_not_proven(tmp_path: pathlib.Path) -> None:
+    found = judge_hcas(servers(tmp_path, 2), {"rdma_cabling": [{"rail": "mlx5_*", "switch": "leaf*"}]})
+    assert [(f.severity, f.node) for f in found if f.id == "rail_cabling_unknown"] == [("warning", "")]
+    assert errors(found) == []
+
+
+# ---- cables
+
+CABLE = {
+    "fec": "RS-FEC",
+    "effective_ber": 0.0,
+    "recommendation": "No issue was observed",
+    "temp_c": 54,
+    "temp_range": [-5.0, 75.0],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "found_id"),
+    [
+        ({}, None),
+        ({"raw_ber": 1e-7, "raw_errors_per_lane": [32379149, 224947]}, None),
+        ({"effective_ber": 3e-9, "recommendation": "Bad signal integrity"}, "hca_link_errors"),
+        ({"recommendation": "Bad signal integrity"}, "hca_link_advice"),
+        ({"temp_c": 81}, "hca_module_temperature"),
+        ({"fec": "No FEC"}, "hca_fec"),
+    ],
+)
+def test_cable_of_one_port(tmp_path: pathlib.Path, change: dict[str, t.Any], found_id: str | None) -> None:
+    nodes = servers(tmp_path, 2)
+    for result in nodes.values():
+        for hca in result["observed"]["hcas"]:
+            hca["ports"][0]["cable"] = dict(CABLE)
+    nodes["gpu2"]["observed"]["hcas"][4]["ports"][0]["cable"].update(change)
+    found = [(f.id, f.severity, f.node, f.subject) for f in judge_hcas(nodes, {}) if f.severity != "notice"]
+    assert found == ([(found_id, "warning", "gpu2", "mlx5_4 port 1")] if found_id else [])
+
+
 # ---- tools
+
+
+def test_modules_that_are_not_loaded(tmp_path: pathlib.Path) -> None:
+    nodes = lab(tmp_path, {})
+    for result in nodes.values():
+        result["observed"]["stack"]["modules"] = ["ib_uverbs", "ib_umad"]
+    found = judge_hcas(nodes, {**LAB, "rdma_modules": ["mlx5_core", "ib_uverbs", "ib-umad", "rdma_ucm"]})
+    assert [(f.id, f.node, f.subject) for f in found] == [
+        ("rdma_modules_absent", "n1", "rdma_ucm"),
+        ("rdma_modules_absent", "n2", "rdma_ucm"),
+    ]
+
+
+def test_a_vendors_tool_is_not_missed(tmp_path: pathlib.Path) -> None:
+    nodes = lab(tmp_path, {})
+    absent = {"devices": [], "ports": {}, "unreadable": [], "missing": True, "problem": "mlxlink is not installed"}
+    nodes["n1"]["observed"]["witnesses"]["mlxlink"] = absent
+    assert judge_hcas(nodes, LAB) == []
 
 
 def test_missing_and_panicking_tools_are_no_errors(tmp_path: pathlib.Path) -> None:
