@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible.errors import AnsibleFilterError
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import judge_section
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import SECTIONS
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sysctl_profiles import resolve
@@ -21,12 +20,15 @@ def sysctl_settings(
     qdisc: str = "",
     link_gbps: float = 0,
     rtt_us: float = 0,
-) -> list[dict[str, str]]:
-    """See sysctl_profiles.resolve()."""
+) -> dict[str, t.Any]:
+    """{settings, problem}: sysctl_profiles.resolve(), or none and the sentence about what cannot be meant.
+
+    It does not raise: a filter that does takes the host out of the play, and with it out of all that would follow.
+    """
     try:
-        return resolve(profile, overrides, qdisc, link_gbps, rtt_us)
+        return {"settings": resolve(profile, overrides, qdisc, link_gbps, rtt_us), "problem": ""}
     except ValueError as error:
-        raise AnsibleFilterError(str(error)) from error
+        return {"settings": [], "problem": str(error)}
 
 
 def kernel_findings(results: t.Mapping[str, t.Any]) -> list[dict[str, str]]:

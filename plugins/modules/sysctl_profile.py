@@ -84,6 +84,12 @@ options:
       - The limit on locked memory for sessions and services, V(unlimited) or a number of KiB. Empty leaves it alone.
     type: str
     default: ''
+  problem:
+    description:
+      - What was found on the controller to be wrong with the wishes. The call fails with this sentence and changes nothing.
+      - It is the result of P(gpufabric.cluster.sysctl_settings#filter).
+    type: str
+    default: ''
   hold:
     description:
       - A reason to change nothing. With it O(state=present) and O(state=absent) only read, and the reason is returned as RV(held).
@@ -229,12 +235,15 @@ ARGUMENTS = {
     "modules": {"type": "list", "elements": "str", "default": []},
     "interfaces": {"type": "list", "elements": "str", "default": ["auto"]},
     "memlock": {"type": "str", "default": ""},
+    "problem": {"type": "str", "default": ""},
     "hold": {"type": "str", "default": ""},
 }
 
 
 def run(module: AnsibleModule) -> Result:
     params = module.params
+    if params["problem"]:
+        raise ValueError(params["problem"])
     fs = RootedFs(params["root"])
     node = ProfileOnNode(fs, Tools(fs), params["owner"])
     if params["state"] == "absent":

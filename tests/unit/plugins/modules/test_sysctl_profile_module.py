@@ -73,6 +73,7 @@ def test_hold_changes_nothing_and_says_why(node: pathlib.Path, capsys: pytest.Ca
             "net.ipv4.tcp_sack: the value is the boolean true",
         ),
         ({"settings": [{"key": "net.core.*", "value": 1}]}, "is a pattern"),
+        ({"settings": [], "problem": "kernel_tuning_rtt_us is -1"}, "kernel_tuning_rtt_us is -1"),
         ({"memlock": "lots"}, "memlock: 'lots'"),
         ({"modules": ["../evil"]}, "no kernel module's name"),
     ],
