@@ -10,6 +10,7 @@ import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils import _nccl_conf
 from ansible_collections.gpufabric.cluster.plugins.module_utils._owned_file import is_ours
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rank_environment import SECRET
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 
 #: {kind: files and patterns} that reach a rank's environment; ~ is the rank's home
@@ -84,7 +85,7 @@ def settings(fs: RootedFs, home: str) -> list[dict[str, t.Any]]:
                 continue
             for number, line in enumerate(text.splitlines(), 1):
                 match = None if line.lstrip().startswith(("#", "unset", "unsetenv")) else _SETS.search(line)
-                if match and match.group(1) != "NCCL_PSK":
+                if match and match.group(1) != SECRET:
                     found.append(
                         {
                             "path": path,

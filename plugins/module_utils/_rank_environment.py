@@ -30,6 +30,9 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: variables kept besides NCCL_*: they decide which library and which files count
 KEPT = ("LD_LIBRARY_PATH", "LD_PRELOAD", "HOME")
 
+#: never leaves the node
+SECRET = "NCCL_PSK"
+
 Environment = dict[str, str]
 
 
@@ -164,4 +167,4 @@ def pam_environment(fs: RootedFs) -> Environment:
 
 def relevant(environment: t.Mapping[str, str]) -> Environment:
     """The part of an environment that concerns NCCL: nothing else leaves the node, since the rest may hold secrets."""
-    return {n: v for n, v in sorted(environment.items()) if (n.startswith("NCCL_") and n != "NCCL_PSK") or n in KEPT}
+    return {n: v for n, v in sorted(environment.items()) if (n.startswith("NCCL_") and n != SECRET) or n in KEPT}

@@ -68,10 +68,10 @@ def compare_seen(
             node=node,
             subject=name,
             evidence=f"NCCL itself says in {where} that {name} is set to {value}",
-            expected=f"{name}={expected[name]}" if name in expected else f"no {name}",
+            expected=f"{name}={expected[name]}",
             cause="another file or the launcher's environment came first",
             fix="ansible-playbook gpufabric.cluster.nccl_env, whose report names what sets it",
         )
         for name, value in seen.items()
-        if name not in own and expected.get(name) != value
+        if name not in own and expected.get(name) not in (None, value)
     ]

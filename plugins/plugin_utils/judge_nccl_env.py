@@ -9,7 +9,7 @@ import collections
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.compare_ranks import compare_seen
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.compare_ranks import OF_THE_TEST, compare_seen
 
 CONF = "/etc/nccl.conf"
 
@@ -19,6 +19,7 @@ WAYS = {
     "ssh": "a command over SSH",
     "mpirun": "a rank of mpirun",
     "systemd": "a systemd service",
+    "library": "the library itself",
 }
 
 
@@ -116,18 +117,18 @@ class _Node:
         """One finding for each variable that is wrong or missing, however many ways it is so in."""
         wrong: dict[tuple[str, str, str], list[str]] = collections.defaultdict(list)
         missing: dict[str, list[str]] = collections.defaultdict(list)
-        for way, seen in self.observed.get("ways", {}).items():
-            if seen["problem"]:
-                continue
+        for way, effective in self._seen():
             for name, value in self.values.items():
-                actual = seen["effective"].get(name)
+                actual = effective.get(name)
+                if way == "library" and name in OF_THE_TEST:
+                    continue
                 if actual is None:
                     if self._reaches(name, way):
                         missing[name].append(way)
                 elif actual["value"] != value:
                     wrong[name, actual["value"], actual["source"]].append(way)
-            for name, actual in seen["effective"].items():
-                if name not in self.values and actual["source"] != CONF:
+            for name, actual in effective.items():
+                if name not in self.values and actual["source"] != CONF and name != "NCCL_CONF_FILE":
                     wrong[name, actual["value"], actual["source"]].append(way)
         for (name, value, source), ways in wrong.items():
             yield self._wrong_value(name, value, source, ways)
@@ -141,6 +142,23 @@ class _Node:
                 cause="the file that carries it was removed or replaced after it was written",
                 fix=f"ls -l {CONF} /etc/profile.d/nccl.sh; ansible-playbook gpufabric.cluster.nccl_env --limit {self.name}",
             )
+
+    def _seen(self) -> t.Iterator[tuple[str, t.Mapping[str, t.Mapping[str, str]]]]:
+        """What each way of starting a rank ends up with, and what the library itself had after reading its files."""
+        for way, seen in self.observed.get("ways", {}).items():
+            if not seen["problem"]:
+                yield way, seen["effective"]
+        asked = self.observed.get("asked")
+        if asked and asked["seen"]:
+            yield "library", {n: {"value": v, "source": self._source_of(n, v)} for n, v in asked["seen"].items()}
+
+    def _source_of(self, name: str, value: str) -> str:
+        """Where a value that the library has came from, by what the ways show."""
+        for seen in self.observed.get("ways", {}).values():
+            actual = seen["effective"].get(name)
+            if actual and actual["value"] == value:
+                return str(actual["source"])
+        return "environment"
 
     def _wrong_value(self, name: str, value: str, source: str, ways: t.Sequence[str]) -> Finding:
         wanted = self.values.get(name)
@@ -168,7 +186,7 @@ class _Node:
         if not asked:
             return []
         library = (self.observed.get("library") or {}).get("path", "libnccl.so.2")
-        found = compare_seen(self.name, asked["seen"], self.values, f"a start of {library}")
+        found = compare_seen(self.name, asked["logged"], self.values, f"a start of {library}")
         for text in asked["warnings"]:
             found.append(
                 self._finding(

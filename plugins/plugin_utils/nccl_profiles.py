@@ -16,6 +16,10 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nearest_name imp
 
 PROFILES = DATA / "nccl_profiles.json"
 
+#: edits up to which a profile's name counts as misspelt, and a bound for the search
+MISSPELT = 2
+LONGEST_NAME = 20
+
 #: transports of a node: any of ib and roce, or socket, or plugin; None where its hardware is unknown
 Transport = t.Optional[frozenset[str]]
 
@@ -100,8 +104,8 @@ def chosen(names: t.Sequence[str], known: t.Mapping[str, Profile]) -> tuple[list
         if name in known:
             profiles.append(known[name])
             continue
-        near = min(known, key=lambda other: edit_distance(str(name), other, 20))
-        likely = near if edit_distance(str(name), near, 20) <= 3 else ""
+        near = min(known, key=lambda other: edit_distance(str(name), other, LONGEST_NAME))
+        likely = near if edit_distance(str(name), near, LONGEST_NAME) <= MISSPELT else ""
         findings.append(
             Finding(
                 id="nccl_profile_unknown",

@@ -55,27 +55,27 @@ def unsafe(text: str) -> Flaw | None:
     """
     shown = text if len(text) <= 60 else f"{text[:57]}... ({len(text.encode())} bytes)"
     if not text.isascii():
-        return Flaw("unsafe", f"{shown!r} holds {_first(text, lambda c: not c.isascii())}", "ASCII text")
+        return Flaw("unsafe", f"{shown!a} holds {_first(text, lambda c: not c.isascii())}", "ASCII text")
     if any(not c.isprintable() for c in text):
-        return Flaw("unsafe", f"{shown!r} holds {_first(text, lambda c: not c.isprintable())}", "text on one line")
+        return Flaw("unsafe", f"{shown!a} holds {_first(text, lambda c: not c.isprintable())}", "text on one line")
     if len(text) > LONGEST:
         return Flaw("unsafe", f"the value has {len(text)} bytes", f"at most {LONGEST} bytes")
     if text != text.strip():
-        return Flaw("unsafe", f"{shown!r} begins or ends with a blank", "no blanks around it", text.strip())
+        return Flaw("unsafe", f"{shown!a} begins or ends with a blank", "no blanks around it", text.strip())
     for mark in "\"'":
         if mark in text:
             bare = text.strip("\"'")
             return Flaw(
                 "type",
-                f"{shown!r} holds a quote, which NCCL takes for a part of the value",
+                f"{shown!a} holds a quote, which NCCL takes for a part of the value",
                 "the bare value",
                 "" if mark in bare else bare,
             )
     if re.search(r"[$`\\]", text):
-        return Flaw("unsafe", f"{shown!r} holds a shell expression, which NCCL does not expand", "the value itself")
+        return Flaw("unsafe", f"{shown!a} holds a shell expression, which NCCL does not expand", "the value itself")
     if re.search(r"\s#", text):
         bare = re.split(r"\s#", text)[0].rstrip()
-        return Flaw("type", f"{shown!r}: NCCL takes a trailing comment for a part of the value", "no comment", bare)
+        return Flaw("type", f"{shown!a}: NCCL takes a trailing comment for a part of the value", "no comment", bare)
     return None
 
 

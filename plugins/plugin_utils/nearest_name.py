@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import re
 import typing as t
 
@@ -28,14 +30,13 @@ def nearest_names(name: str, known: t.Iterable[str], limit: int = 3) -> list[str
     another number or order, as in NCCL_HCA for NCCL_IB_HCA.
     """
     asked = _normal(name)
-    words = _words(asked)
+    words, letters = _words(asked), _letters(asked)
     scored = []
     for candidate in known:
         bound = max(2, int(len(candidate) * EDITS_PER_LETTER))
-        edits = edit_distance(asked, candidate, bound)
-        theirs = _words(candidate)
-        shared = sum(any(_same_word(word, their) for their in theirs) for word in words)
-        common = shared / max(1, len(words) + len(theirs) - shared)
+        alike = _letters_apart(letters, _letters(candidate)) <= bound
+        edits = edit_distance(asked, candidate, bound) if alike else bound + 1
+        common = _common_words(words, _words(candidate))
         if edits <= bound:
             scored.append((0, float(edits), -common, candidate))
         elif common >= COMMON_WORDS:
@@ -50,13 +51,32 @@ def _normal(name: str) -> str:
     return text
 
 
-def _words(name: str) -> set[str]:
-    return set(name.split("_")) - {"NCCL", ""}
+@functools.lru_cache(maxsize=1024)
+def _words(name: str) -> frozenset[str]:
+    return frozenset(name.split("_")) - {"NCCL", ""}
+
+
+@functools.lru_cache(maxsize=1024)
+def _letters(name: str) -> collections.Counter[str]:
+    return collections.Counter(name)
+
+
+def _letters_apart(one: collections.Counter[str], other: collections.Counter[str]) -> int:
+    """Letters that one name has more of than the other: never more than the edits between them."""
+    return max((one - other).total(), (other - one).total())
+
+
+def _common_words(words: frozenset[str], theirs: frozenset[str]) -> float:
+    """Share of words that two names have in common, an abbreviation counting as its word."""
+    shared = len(words & theirs)
+    left = theirs - words
+    shared += sum(any(_same_word(word, their) for their in left) for word in words - theirs)
+    return shared / max(1, len(words) + len(theirs) - shared)
 
 
 def _same_word(one: str, other: str) -> bool:
     short, long = sorted((one, other), key=len)
-    return one == other or (len(short) >= ABBREVIATION and long.startswith(short))
+    return len(short) >= ABBREVIATION and long.startswith(short)
 
 
 def edit_distance(one: str, other: str, bound: int) -> int:

@@ -19,7 +19,8 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.catalogue import
     parse_version,
 )
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.env_settings import Settings
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_node import Node, NodeEnv, resolve_node
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.node_env import Node, NodeEnv
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_node import resolve_node
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import Rules, Validated, validate
 
 #: nodes that a finding names one by one; more are counted
