@@ -17,12 +17,13 @@ from lab import image as images
 from lab.cluster import Cluster
 from lab.errors import LabError
 from lab.fault_actions import ActiveFault
+from lab.image import COMMON
 from lab.paths import DEFAULT_RUN_DIRECTORY, cache_directory
 from lab.plan import RELEASES
 from lab.progress import Progress
 from lab.state import Settings
+from lab.variants import OWN_FILES
 
-VARIANTS = ("base",)
 _DIRECTORY_VARIABLE = "GPUFABRIC_LAB_DIR"
 
 
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
             "%(default)s", RELEASES[0]
         ),
     )
-    image.add_argument("--variant", choices=VARIANTS, default=VARIANTS[0], help="what the nodes also hold")
+    image.add_argument("--variant", choices=tuple(OWN_FILES), default=COMMON, help="what the nodes also hold")
     image.add_argument("--mirror", help="Debian mirror to build the image from (default: mmdebstrap's own)")
 
     parser = argparse.ArgumentParser(prog="python -m lab", description="An embedded cluster of virtual machines.")

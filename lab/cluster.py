@@ -23,6 +23,7 @@ from lab.progress import Progress
 from lab.remote import Completed
 from lab.running import KNOWN_HOSTS, OPERATOR_KEY, RunningLab
 from lab.state import Settings, State
+from lab.variants import OWN_FILES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +67,8 @@ class Cluster:
         Raises LabError when another lab is up here or a step fails; whatever ends it early, nothing of it is left.
         """
         plan = make_plan(settings.nodes, settings.hcas, settings.releases)
+        if settings.variant not in OWN_FILES:
+            raise LabError(f"--variant is '{settings.variant}', expected one of {', '.join(OWN_FILES)}")
         tools.require(tools.RUN_TOOLS)
         with state.locked(self.directory):
             if self._is_up_as(settings):
@@ -193,10 +196,11 @@ class Cluster:
         lab, plan = running.lab, running.plan
         operator = keys.load_or_generate(self.directory / OPERATOR_KEY, "gpufabric-lab-operator")
         running.start_switches()
+        more = OWN_FILES[lab.settings.variant](plan)
         for node in plan.nodes:
             host_key = keys.generate(f"root@{node.name}")
             lab.host_keys[node.name] = host_key.algorithm_and_key
-            identity = node_files.node_archive(plan, node, lab.lab_id, host_key, operator)
+            identity = node_files.node_archive(plan, node, lab.lab_id, host_key, operator, more)
             machine.make_files(self.directory, node, built[node.release], identity)
         running.boot(plan.nodes)
         inventory.write(

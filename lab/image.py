@@ -22,6 +22,8 @@ from lab.errors import LabError
 from lab.paths import IMAGE_SOURCES
 from lab.progress import Progress
 
+COMMON = "base"
+_BUILDERS = (pathlib.Path(__file__), pathlib.Path(vmlinux.__file__))
 _BUILD_TIMEOUT_S = 1800
 _FREE_MIB = 768
 _MKE2FS_OPTIONS = (
@@ -42,21 +44,43 @@ class Image:
 
 
 def packages(variant: str) -> list[str]:
-    """The Debian packages of a variant: the common ones and the variant's own."""
-    names = (IMAGE_SOURCES / "packages.txt").read_text("ascii").split()
-    own = IMAGE_SOURCES / f"packages-{variant}.txt"
-    if own.exists():
-        names += own.read_text("ascii").split()
-    return names
+    """The Debian packages of a variant: the common ones and its own."""
+    return [
+        name
+        for directory in _directories(variant)
+        if (directory / "packages.txt").exists()
+        for name in (directory / "packages.txt").read_text("ascii").split()
+    ]
 
 
 def image_key(release: str, variant: str) -> str:
     """A name that changes whenever what builds the image does: its sources, the release, the variant, this file."""
-    digest = hashlib.sha256(f"{release}\0{variant}\0{' '.join(packages(variant))}\0".encode())
-    sources = sorted(path for path in IMAGE_SOURCES.rglob("*") if path.is_file())
-    for path in [*sources, pathlib.Path(__file__), pathlib.Path(vmlinux.__file__)]:
-        digest.update(f"{path.name}\0{path.stat().st_mode & 0o111}\0".encode() + path.read_bytes())
+    digest = hashlib.sha256(f"{release}\0{variant}\0".encode())
+    for name, path in [*_sources(variant), *((path.name, path) for path in _BUILDERS)]:
+        digest.update(f"{name}\0{path.stat().st_mode & 0o111}\0".encode() + path.read_bytes())
     return f"{release}-{variant}-{digest.hexdigest()[:16]}"
+
+
+def _directories(variant: str) -> list[pathlib.Path]:
+    """Where the sources of a variant lie: the common ones first, its own upon them."""
+    return [IMAGE_SOURCES / name for name in dict.fromkeys((COMMON, variant))]
+
+
+def _sources(variant: str) -> list[tuple[str, pathlib.Path]]:
+    """Every file that makes the image of a variant, with its place in the image's root while that is built."""
+    found = []
+    for directory in _directories(variant):
+        for path in sorted(directory.rglob("*")):
+            if path.is_file():
+                inside = path.relative_to(directory)
+                below_root = inside.parts[0] == "rootfs"
+                place = (
+                    inside.relative_to("rootfs")
+                    if below_root
+                    else pathlib.PurePath("lab-build", directory.name, inside)
+                )
+                found.append((str(place), path))
+    return found
 
 
 def ensure(cache: pathlib.Path, release: str, variant: str, mirror: str | None, progress: Progress) -> Image:
@@ -124,7 +148,7 @@ def _make_root_archive(
 ) -> None:
     """Run mmdebstrap: as root in its root mode, otherwise in a user namespace (`unshare` mode)."""
     overlay = work / "overlay.tar"
-    overlay.write_bytes(_overlay())
+    overlay.write_bytes(_overlay(variant))
     command = [
         "mmdebstrap",
         f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
@@ -132,7 +156,7 @@ def _make_root_archive(
         "--aptopt=Acquire::Retries 3",
         f"--include={','.join(packages(variant))}",
         f"--customize-hook=tar-in {overlay} /",
-        f'--customize-hook=sh "$1/lab-build/customize.sh" "$1" {variant}',
+        f'--customize-hook=sh "$1/lab-build/{COMMON}/customize.sh" "$1"',
         release,
         str(archive),
     ]
@@ -145,21 +169,17 @@ def _make_root_archive(
     _run(command, work, environment)
 
 
-def _overlay() -> bytes:
-    """The files that every node shares, owned by root whoever has checked them out, and the build's own scripts."""
+def _overlay(variant: str) -> bytes:
+    """The files that every node shares and the build's own scripts, owned by root whoever has checked them out."""
     buffer = io.BytesIO()
-
-    def owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-        entry.uid = entry.gid = 0
-        entry.uname = entry.gname = "root"
-        entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
-        return entry
-
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        archive.add(IMAGE_SOURCES / "rootfs", ".", filter=owned_by_root)
-        for path in sorted(IMAGE_SOURCES.iterdir()):
-            if path.is_file():
-                archive.add(path, f"./lab-build/{path.name}", filter=owned_by_root)
+        for place, path in _sources(variant):
+            entry = archive.gettarinfo(path, f"./{place}")
+            entry.uid = entry.gid = 0
+            entry.uname = entry.gname = "root"
+            entry.mode = 0o755 if entry.mode & 0o100 else 0o644
+            with path.open("rb") as stream:
+                archive.addfile(entry, stream)
     return buffer.getvalue()
 
 

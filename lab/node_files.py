@@ -4,14 +4,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import tarfile
+import typing as t
 
 from lab.keys import KeyPair
 from lab.plan import Node, Plan
 
 _OPS_ID = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnFile:
+    """A file that a node gets at its first boot; path is relative to its root directory."""
+
+    path: str
+    content: str
+    mode: int = 0o644
+    owner: int = 0
 
 
 def hosts_file(plan: Plan) -> str:
@@ -30,32 +42,36 @@ def links_file(node: Node) -> str:
     )
 
 
-def node_archive(plan: Plan, node: Node, lab_id: str, host_key: KeyPair, operator: KeyPair) -> bytes:
-    """The tar archive of node's identity: name, machine id, addresses, host key, authorized keys."""
+def node_archive(
+    plan: Plan, node: Node, lab_id: str, host_key: KeyPair, operator: KeyPair, more: t.Iterable[OwnFile] = ()
+) -> bytes:
+    """The tar archive of node's identity: name, machine id, addresses, host key, authorized keys, and more."""
     machine_id = hashlib.sha256(f"{lab_id} {node.name}".encode()).hexdigest()[:32]
+    files = [
+        OwnFile("etc/lab/links", links_file(node)),
+        OwnFile("etc/hostname", f"{node.name}\n"),
+        OwnFile("etc/hosts", hosts_file(plan)),
+        OwnFile("etc/machine-id", f"{machine_id}\n", 0o444),
+        OwnFile("etc/ssh/ssh_host_ed25519_key", host_key.private, 0o600),
+        OwnFile("etc/ssh/ssh_host_ed25519_key.pub", host_key.public),
+        OwnFile("root/.ssh/authorized_keys", operator.public, 0o600),
+        OwnFile("home/ops/.ssh/authorized_keys", operator.public, 0o600, _OPS_ID),
+        *more,
+    ]
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        _directory(archive, "etc/lab", 0o755)
-        _file(archive, "etc/lab/links", links_file(node))
-        _file(archive, "etc/hostname", f"{node.name}\n")
-        _file(archive, "etc/hosts", hosts_file(plan))
-        _file(archive, "etc/machine-id", f"{machine_id}\n", 0o444)
-        _file(archive, "etc/ssh/ssh_host_ed25519_key", host_key.private, 0o600)
-        _file(archive, "etc/ssh/ssh_host_ed25519_key.pub", host_key.public)
-        for home, owner in (("root", 0), ("home/ops", _OPS_ID)):
-            _directory(archive, f"{home}/.ssh", 0o700, owner)
-            _file(archive, f"{home}/.ssh/authorized_keys", operator.public, 0o600, owner)
+        _directory(archive, "etc/lab", 0o755, 0)
+        _directory(archive, "root/.ssh", 0o700, 0)
+        _directory(archive, "home/ops/.ssh", 0o700, _OPS_ID)
+        for file in files:
+            data = file.content.encode()
+            entry = tarfile.TarInfo(file.path)
+            entry.size, entry.mode, entry.uid, entry.gid = len(data), file.mode, file.owner, file.owner
+            archive.addfile(entry, io.BytesIO(data))
     return buffer.getvalue()
 
 
-def _directory(archive: tarfile.TarFile, name: str, mode: int, owner: int = 0) -> None:
+def _directory(archive: tarfile.TarFile, name: str, mode: int, owner: int) -> None:
     entry = tarfile.TarInfo(name)
     entry.type, entry.mode, entry.uid, entry.gid = tarfile.DIRTYPE, mode, owner, owner
     archive.addfile(entry)
-
-
-def _file(archive: tarfile.TarFile, name: str, content: str, mode: int = 0o644, owner: int = 0) -> None:
-    data = content.encode()
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode, entry.uid, entry.gid = len(data), mode, owner, owner
-    archive.addfile(entry, io.BytesIO(data))

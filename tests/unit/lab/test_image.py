@@ -23,11 +23,11 @@ def test_the_key_changes_with_whatever_builds_the_image(
     tools.shutil.copytree(paths.IMAGE_SOURCES, tmp_path / "image")
     monkeypatch.setattr(image, "IMAGE_SOURCES", tmp_path / "image")
     assert image.image_key("bookworm", "base") == keys[0]
-    for change in ("packages.txt", "customize.sh", "rootfs/usr/local/sbin/lab-rdma"):
+    for change in ("base/packages.txt", "base/customize.sh", "base/rootfs/usr/local/sbin/lab-rdma"):
         with (tmp_path / "image" / change).open("a") as stream:
             stream.write("# more\n")
         keys.append(image.image_key("bookworm", "base"))
-    (tmp_path / "image" / "init").chmod(0o644)
+    (tmp_path / "image" / "base" / "init").chmod(0o644)
     keys.append(image.image_key("bookworm", "base"))
     assert len(set(keys)) == len(keys)
 

@@ -6,7 +6,7 @@
 # and the files of rootfs/ are in place. Leaves /boot/vmlinuz and /boot/initrd.cpio for the builder to take out.
 set -eu
 root=$1
-here=$root/lab-build
+here=$root/lab-build/base
 
 # The kernel's package is unpacked, not installed: its maintainer scripts would build an initramfs that nobody boots.
 kernel_package=$(APT_CONFIG=$MMDEBSTRAP_APT_CONFIG apt-cache depends linux-image-amd64 \
@@ -65,4 +65,4 @@ rm -f "$root"/etc/ssh/ssh_host_* "$root/var/lib/dbus/machine-id"
 : > "$root/etc/machine-id"
 : > "$root/etc/fstab"
 : > "$root/etc/resolv.conf"
-rm -rf "$root"/usr/share/doc/* "$root"/usr/share/man/* "$root"/usr/share/locale/* "$root"/var/log/*.log "$here"
+rm -rf "$root"/usr/share/doc/* "$root"/usr/share/man/* "$root"/usr/share/locale/* "$root"/var/log/*.log "$root/lab-build"
