@@ -23,7 +23,11 @@ _IN_FIRST_FAILURE = 12
 _IN_WARNING = 4
 _WORTH_SAYING = 15
 _MOST_FINDINGS = 20
-_MOST_TEXT = 400_000  # characters of a context's text that signatures are looked for in: its beginning and its end
+_MOST_TEXT = 2_000_000  # characters of a context's text that are read: its beginning and its end
+_SHORT_TEXT = 20_000  # up to here every line is looked at
+_ALIKE_LINES = 3  # of a longer text's lines that differ only in their numbers, this many are looked at
+_MOST_THINNED = 200_000
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _EVIDENCE_LENGTH = 300
 
 
@@ -72,7 +76,7 @@ def explain_log(parsed: t.Mapping[str, t.Any], context: t.Mapping[str, t.Any] | 
     """What may have caused what a log shows, the likeliest first, at most 20.
 
     parsed: the answer of parse_nccl_log() or parse_nccl_log_stream(). context: what else is known, all optional: ``text``, the log
-    itself or any other output to look for signatures in (its first and last 200,000 characters); any further key is a fact by its name
+    itself or any other output to look for signatures in (its first and last million characters); any further key is a fact by its name
     and beats the parsed one (``{"transport": "IB"}``). Each finding: {id, title, area, severity, score, evidence (the line), host,
     because (what moved it), cause, tell_apart: [{from, by}], fix, prevent, sources, confidence}. It raises on no log.
     """
@@ -188,9 +192,7 @@ def _host_of(evidence: str, parsed: t.Mapping[str, t.Any]) -> str | None:
 
 def _text(parsed: t.Mapping[str, t.Any], given: str) -> str:
     """What signatures are looked for in: the text given, else the lines that the reader kept; and what only the whole log shows."""
-    if len(given) > _MOST_TEXT:
-        given = given[: _MOST_TEXT // 2] + "\n" + given[-_MOST_TEXT // 2 :]
-    kept = [given.replace("\x00", "")]
+    kept = [_thinned(given.replace("\x00", ""))]
     if not given:
         kept = [f"{name} set by environment to {value}" for name, value in _mapping(parsed.get("environment")).items()]
         if parsed.get("transport"):
@@ -200,6 +202,24 @@ def _text(parsed: t.Mapping[str, t.Any], given: str) -> str:
     if len({version_of(version) for version in versions}) > 1:
         kept.append(f"two NCCL versions: {', '.join(versions)}")
     return "\n".join(kept)
+
+
+def _thinned(text: str) -> str:
+    """A long text without most of the lines that only repeat others: signatures are many, and a log says the same thing often."""
+    if len(text) <= _SHORT_TEXT:
+        return text
+    seen: dict[str, int] = {}
+    lines = []
+    for line in _ends_of(text, _MOST_TEXT).split("\n"):
+        key = _NUMBERS.sub("", line[:_EVIDENCE_LENGTH])
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= _ALIKE_LINES:
+            lines.append(line[:4000])
+    return _ends_of("\n".join(lines), _MOST_THINNED)
+
+
+def _ends_of(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most // 2] + "\n" + text[-(most // 2) :]
 
 
 def _mapping(value: t.Any) -> t.Mapping[str, t.Any]:

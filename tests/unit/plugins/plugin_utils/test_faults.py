@@ -1,0 +1,186 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The fault catalogue: whole, findable, ranked by what else was seen, and described by a page that is up to date."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log import parse_nccl_log
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.faults import (
+    add_findings,
+    catalogue,
+    explain_log,
+    version_of,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+ROOT = pathlib.Path(__file__).parents[4]
+THREADS = json.loads((ROOT / "tests" / "fixtures" / "fault_threads.json").read_text(encoding="utf-8"))["threads"]
+
+# Lines of a job that had nothing: a thread's own lines stand among hundreds of such.
+HEALTHY = """
+n0:11:12 [0] NCCL INFO Bootstrap : Using ib0:10.0.0.1<0>
+n0:11:12 [0] NCCL INFO NET/Plugin : dlerror=libnccl-net.so: cannot open shared object file: No such file or directory No plugin found (libnccl-net.so), using internal implementation
+n0:11:12 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB ib0:10.0.0.1<0>
+n0:11:12 [0] NCCL INFO Using network IB
+n0:11:12 [0] NCCL INFO DMA-BUF is available on GPU device 0
+n0:11:12 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA
+n0:11:12 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA
+n0:11:12 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
+n0:11:12 [0] NCCL INFO comm 0x1 rank 0 nranks 16 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x7 - Init COMPLETE
+"""
+
+
+def causes(text: str, **facts: object) -> list[str]:
+    return [finding["id"] for finding in explain_log(parse_nccl_log(text), {"text": text, **facts})]
+
+
+def test_every_fault_is_whole():
+    faults = catalogue()
+    ids = [fault.id for fault in faults]
+    assert len(ids) == len(set(ids)) >= 150
+    for fault in faults:
+        assert fault.severity in ("error", "warning", "notice"), fault.id
+        assert fault.confidence in ("confirmed", "inferred", "field"), fault.id
+        assert 0 < fault.base < 100, fault.id
+        assert fault.signatures, fault.id
+        for text in (fault.title, fault.cause, fault.fix, fault.prevent):
+            assert text.strip() and text == text.strip(), fault.id
+        assert all(other["from"] in ids and other["from"] != fault.id and other["by"] for other in fault.tell_apart), (
+            fault.id
+        )
+
+
+def test_titles_are_unique_since_the_page_links_to_them():
+    titles = [fault.title for fault in catalogue()]
+    assert len(titles) == len(set(titles))
+
+
+def test_no_signature_matches_an_empty_or_a_healthy_log():
+    assert explain_log(parse_nccl_log(""), {"text": ""}) == []
+    assert [
+        finding for finding in explain_log(parse_nccl_log(HEALTHY), {"text": HEALTHY}) if finding["severity"] == "error"
+    ] == []
+
+
+@pytest.mark.parametrize("around", ["", HEALTHY])
+def test_threads_of_the_field_find_their_cause(around):
+    answers = [(thread["expected"], causes(around + thread["text"])) for thread in THREADS]
+    first = sum(bool(found) and found[0] in expected for expected, found in answers)
+    third = sum(bool(set(found[:3]) & set(expected)) for expected, found in answers)
+    assert first >= 0.95 * len(answers), [each for each in answers if not each[1] or each[1][0] not in each[0]]
+    assert third == len(answers), [each for each in answers if not set(each[1][:3]) & set(each[0])]
+
+
+COMPLETION = "n1:5:7 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<41000> with status=12 opcode=0 len=0 vendor err 129 (Recv)"
+
+
+@pytest.mark.parametrize(
+    ("also", "first"),
+    [
+        (
+            "n1:5:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\nNCCL version 2.18.3+cuda12.2",
+            "roce_gid_index",
+        ),
+        (
+            "n1:5:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\nonly under load, no PFC on the switch",
+            "roce_lossy",
+        ),
+        (
+            "n1:5:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB ib0:10.0.0.1<0>\nNET/IB : mlx5_0:1 Got async event : port error",
+            "ib_link_down",
+        ),
+        ("n2 kernel: NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.", "gpu_off_bus"),
+    ],
+)
+def test_one_message_with_two_causes_is_ranked_by_what_else_was_seen(also, first):
+    found = causes(f"{also}\n{COMPLETION}\n")
+    assert found[0] == first
+    assert {"roce_gid_index", "roce_lossy", "ib_link_down"} & set(found) or first == "gpu_off_bus"
+
+
+def test_the_line_with_its_host_is_the_evidence():
+    text = f"{HEALTHY}\nn4:9:9 [2] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable\n"
+    finding = explain_log(parse_nccl_log(text), {"text": text})[0]
+    assert finding["id"] == "roce_unreachable"
+    assert "Network is unreachable" in finding["evidence"]
+    assert "ip route" in finding["fix"]
+
+
+def test_a_fact_given_beside_the_log_beats_the_log():
+    text = COMPLETION
+    without = {finding["id"]: finding["score"] for finding in explain_log(parse_nccl_log(text), {"text": text})}
+    facts = {"hcas_by_host": {"n1": {"mlx5_0:1": "RoCE"}}, "nccl_version": "2.19.3"}
+    given_facts = {
+        finding["id"]: finding["score"] for finding in explain_log(parse_nccl_log(text), {"text": text, **facts})
+    }
+    assert given_facts["roce_gid_index"] > without["roce_gid_index"]
+    finding = explain_log(parse_nccl_log(text), {"text": text, **facts})[0]
+    assert "the HCAs are RoCE, where the GID index matters" in finding["because"]
+
+
+def test_two_versions_in_one_log_are_a_finding_without_any_message():
+    text = "n1:1:2 [0] NCCL INFO NCCL version 2.19.3+cuda12.2\nn2:1:2 [0] NCCL INFO NCCL version 2.20.5+cuda12.2\n"
+    assert causes(text)[0] == "version_mixed"
+    assert "version_mixed" not in causes(text.replace("2.20.5", "2.19.3"))
+
+
+def test_a_log_read_as_a_stream_is_explained_by_the_lines_that_were_kept():
+    parsed = parse_nccl_log(f"{HEALTHY}\n{COMPLETION}\n")
+    assert "roce_lossy" in [finding["id"] for finding in explain_log(parsed)]
+
+
+def test_the_filter_adds_findings_and_keeps_what_was_read():
+    text = "misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory"
+    answer = add_findings(parse_nccl_log(text), text)
+    assert answer["failure"] == "ibv_reg_mr"
+    assert answer["findings"][0]["id"] == "memlock"
+    assert answer["findings"][0].keys() >= {"id", "evidence", "cause", "fix"}
+
+
+def test_versions_are_compared_as_numbers():
+    assert version_of("2.9.8+cuda11") < version_of("2.21.5")
+    assert version_of("none") is None
+
+
+def test_the_page_is_up_to_date():
+    run = subprocess.run(
+        [sys.executable, ROOT / "tools" / "faults_page.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from([thread["text"] for thread in THREADS]) | st.text(max_size=200), max_size=6).map("\n".join)
+)
+def test_no_log_raises(text):
+    json.dumps(explain_log(parse_nccl_log(text), {"text": text}))
+    explain_log({}, {"text": text})
+    explain_log({"notable": [{"text": text}], "environment": None, "first_failure": None})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hang via P2P/direct pointer ",
+        "mlx5_0 bond1 vxlan ",
+        "status=12 ",
+        "Rank  0 Pid 1 on x\n",
+        "LnkSta: Width x4 " * 9,
+        COMPLETION + "\n",
+        "NCCL_IB_HCA set to mlx5_1 ",
+    ],
+)
+def test_signatures_stay_fast_on_long_text(line):
+    text = line * (200_000 // len(line))
+    started = time.process_time()
+    explain_log({}, {"text": text})
+    assert time.process_time() - started < 20
