@@ -17,7 +17,7 @@ from lab import image as images
 from lab.cluster import Cluster
 from lab.errors import LabError
 from lab.fault_actions import ActiveFault
-from lab.image import COMMON
+from lab.image_build import COMMON
 from lab.paths import DEFAULT_RUN_DIRECTORY, cache_directory
 from lab.plan import RELEASES
 from lab.progress import Progress

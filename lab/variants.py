@@ -7,7 +7,7 @@ from __future__ import annotations
 import typing as t
 
 from lab import slurm
-from lab.image import COMMON
+from lab.image_build import COMMON
 from lab.node_files import OwnFile
 from lab.plan import Plan
 
