@@ -205,6 +205,7 @@ class ProfileOnNode:
         boot = BootSysctl(self._fs)
         persisted = {key_name(key.key) for key in keys if key.status not in CANNOT}
         verdicts = boot.verdicts([s for s in settings if s.name in persisted], profile.home)
+        problems = problems + _unplaced(profile, interfaces)
         unread = [{"id": "sysctl_file_unreadable", "subject": "boot", "evidence": said} for said in boot.problems]
         return {
             "home": profile.home,
@@ -219,6 +220,15 @@ class ProfileOnNode:
             "platform": observe_platform(self._fs),
             "problems": problems + unread,
         }
+
+
+def _unplaced(profile: Profile, interfaces: t.Sequence[str]) -> list[dict[str, str]]:
+    """That keys for RDMA interfaces found none to be set on."""
+    keys = [str(entry["key"]) for entry in profile.entries if RDMA_INTERFACE in str(entry["key"])]
+    if not keys or interfaces:
+        return []
+    evidence = f"no RDMA device has an Ethernet port with an interface, so {', '.join(keys)} were set nowhere"
+    return [{"id": "no_rdma_interface", "subject": RDMA_INTERFACE, "evidence": evidence}]
 
 
 #: how verify() words what apply() would do

@@ -178,17 +178,15 @@ def _unseat(lost: Node) -> str:
 
 
 def _boot_losses(node: Node) -> list[Node]:
-    """Verdicts of keys that the next boot will not set as wanted, where there is something to be said key by key."""
+    """Verdicts of keys that the next boot will not set as wanted. None where our file itself is missing from the boot:
+    that is one finding of its own, and every key would follow from it."""
     boot = node.get("boot", {})
-    if not boot or boot["masked_by"] or _home_unread(node):
+    in_place = _home_status(node) in ("unchanged", "written") and not (
+        node["checked"] and _home_status(node) == "written"
+    )
+    if not boot or boot["masked_by"] or _home_unread(node) or not in_place:
         return []
-    not_there_yet = node.get("checked") or _home_status(node) in ("differs", "foreign")
-    return [
-        entry
-        for entry in boot["keys"]
-        if entry["status"] == "lost" or (entry["status"] == "unset" and (entry["path"] or not not_there_yet))
-        if not (node.get("checked") and entry["path"] == "")
-    ]
+    return [entry for entry in boot["keys"] if entry["status"] != "kept"]
 
 
 def _home_status(node: Node) -> str:
@@ -301,7 +299,7 @@ def _below(measured: Node, wanted: str) -> bool:
 
 def _platform(name: str, platform: Node) -> list[Finding]:
     findings = []
-    translated = {a: kind for a, kind in platform.get("iommu", {}).items() if kind not in ("identity",)}
+    translated = {a: kind for a, kind in platform.get("iommu", {}).items() if kind != "identity"}
     if translated:
         findings.append(
             Finding(

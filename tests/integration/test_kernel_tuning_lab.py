@@ -118,6 +118,7 @@ class Cluster:
         recap = dict(re.findall(r"^(\S+)\s*: ok=\d+\s+changed=(\d+)", text, re.MULTILINE))
         observed = {file.stem: json.loads(file.read_text()) for file in out.iterdir()}
         assert set(observed) == set(NODES), text
+        assert all("files" in result for result in observed.values()), observed
         return Outcome({node: int(recap[node]) for node in NODES}, observed)
 
     def ansible(self, program: str, *arguments: str) -> str:

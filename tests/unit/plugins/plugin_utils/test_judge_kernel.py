@@ -43,12 +43,13 @@ def observed(
     profile: str = "guide",
     home: str = DROP_IN,
     fs: RootedFs | None = None,
+    interfaces: tuple[str, ...] = ("rail0",),
     **more: t.Any,
 ) -> dict[str, t.Any]:
     """The registered result of sysctl_profile on this tree."""
     fs = fs or RootedFs(str(root))
     on = ProfileOnNode(fs, Tools(fs), "kernel_tuning")
-    wanted = Profile(resolve(profile), home, interfaces=("rail0",))
+    wanted = Profile(resolve(profile), home, interfaces=interfaces)
     check = state == "check"
     result = on.verify(wanted) if state == "verify" else on.apply(wanted, check)
     return {"held": "", "checked": check, **result.as_dict(), **more}
@@ -148,6 +149,18 @@ def test_a_stricter_all_overrules_an_interface(node: pathlib.Path) -> None:
     (finding,) = judged(observed(node, profile="roce"))
     assert (finding.id, finding.subject) == ("sysctl_overruled", "net.ipv4.conf.rail0.arp_ignore")
     assert "net.ipv4.conf.all.arp_ignore = 2" in finding.evidence
+
+
+def test_keys_for_rails_that_are_not_there_are_one_warning(node: pathlib.Path) -> None:
+    (finding,) = judged(observed(node, profile="roce", interfaces=("auto",)))
+    assert (finding.id, finding.severity) == ("no_rdma_interface", "warning")
+    assert "net.ipv4.conf.<rdma>.arp_ignore" in finding.evidence
+
+
+def test_a_missing_file_of_ours_is_one_error_and_not_one_a_key(node: pathlib.Path) -> None:
+    observed(node)
+    (node / DROP_IN[1:]).unlink()
+    assert ids(judged(observed(node, "verify"))) == [("kernel_file_differs", DROP_IN)]
 
 
 def test_a_node_at_work_is_left_alone_with_one_notice(node: pathlib.Path) -> None:
