@@ -30,10 +30,17 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: t.Any = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
+        before = list(self._task.args.get("left_out", []))
+        why_not = self._task.args.get("problem", "")
+        if why_not:
+            result.update(changed=False, started=False, runs=[], planned=0, problem=why_not, nodes_used=[], released=[])
+            result.update(nodes_left_out=before, lost={})
+            return result
         parent = os.getppid()
         started = self._execute_module(task_vars=task_vars)
         if started.get("failed") or not started.get("started"):
             result.update(started)
+            result.update(nodes_left_out=before)
             return result
         problem = ""
         try:
@@ -54,7 +61,7 @@ class ActionModule(ActionBase):
             planned=len(self._task.args["runs"]),
             problem=problem and f"{launcher}: {problem}",
             nodes_used=[name for name in names if name in used],
-            nodes_left_out=left_out,
+            nodes_left_out=before + left_out,
             lost=outcome.get("lost", {}),
             released=outcome.get("released", []),
         )

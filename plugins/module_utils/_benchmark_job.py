@@ -21,12 +21,13 @@ HOSTS = "hosts"
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """name: in the inventory; address: on the control network; slurm: what srun calls it."""
+    """name: in the inventory; address: on the control network; slurm: what srun calls it; networks: {network: interface}."""
 
     name: str
     address: str
     port: int = 22
     slurm: str = ""
+    networks: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +53,12 @@ class Run:
     report: bool = False
     claim: str = ""
     rail: str = ""
+    networks: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(cls, data: t.Mapping[str, t.Any]) -> Run:
         known = {field.name: data[field.name] for field in dataclasses.fields(cls) if field.name in data}
-        for name in ("program", "options", "nodes"):
+        for name in ("program", "options", "nodes", "networks"):
             known[name] = tuple(str(item) for item in known.get(name, ()))
         for name in ("environment", "mca"):
             known[name] = {str(key): str(value) for key, value in known.get(name, {}).items()}
@@ -95,6 +97,14 @@ class Job:
 
     def node(self, name: str) -> Node:
         return next(node for node in self.nodes if node.name == name)
+
+    def interfaces(self, run: Run, nodes: t.Sequence[str]) -> dict[str, list[str]]:
+        """{node: its interfaces in the run's networks}."""
+        return {
+            node.name: [node.networks[network] for network in run.networks if network in node.networks]
+            for node in self.nodes
+            if node.name in nodes
+        }
 
     def environment(self, run: Run) -> dict[str, str]:
         """What every rank gets: the run's own variables and the mark by which its processes are found again."""

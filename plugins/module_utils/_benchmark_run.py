@@ -140,6 +140,7 @@ class BenchmarkRun:
             "stage": run.stage,
             "rail": run.rail,
             "claim": run.claim,
+            "interfaces": self._job.interfaces(run, nodes),
             "nodes": list(nodes),
             "ranks": run.ranks_per_node * len(nodes),
             "argv": self._job.argv(run, nodes) if nodes else [],

@@ -14,8 +14,8 @@ description:
   - Runs a list of collectives from the launching node over many nodes, one after another, and brings back what each measured.
   - The runs are carried out by a process of the launcher's own, under a lease that the controller renews every few seconds. Killing
     Ansible ends them, on all nodes, in less than two minutes.
-  - Commands are argument vectors, never a shell's text. Every run has a time limit, after which its whole process group is ended on every node;
-    what was printed until then is kept. Nothing is concluded from an exit status alone.
+  - Commands are argument vectors, never a shell's text. Every run has a time limit, after which its whole process group is
+    ended on every node; what was printed until then is kept. Nothing is concluded from an exit status alone.
   - Before the first run a connection is opened to every node. A node that does not let the launcher in is named and left out.
   - In check mode nothing is started, and the command lines are returned.
 extends_documentation_fragment:
@@ -66,6 +66,10 @@ options:
         description: What Slurm calls it, if that is not O(nodes[].name).
         type: str
         default: ''
+      networks:
+        description: Its interfaces by network in CIDR form, so that their counters can prove the transport.
+        type: dict
+        default: {}
   runs:
     description: What to run, in this order.
     type: list
@@ -177,6 +181,20 @@ options:
         description: The rail that the run is about; carried into the result.
         type: str
         default: ''
+      networks:
+        description: Networks in CIDR form through which the run's data should go.
+        type: list
+        elements: str
+        default: []
+  left_out:
+    description: Nodes that were left out before, and why; carried into the result.
+    type: list
+    elements: dict
+    default: []
+  problem:
+    description: Why nothing is to be run; carried into the result, and then nothing is run.
+    type: str
+    default: ''
   directory:
     description: Where the C(*_perf) programs are.
     type: path
@@ -365,6 +383,7 @@ def _run(
         program=tuple(program),
         options=tuple(arguments),
         nodes=tuple(chosen),
+        networks=tuple(run["networks"]),
         report=not run["alone"] and (run["backend"] == "mpi" or "J" in found["letters"]),
         **{
             name: run[name]
@@ -405,6 +424,7 @@ def argument_spec() -> dict[str, t.Any]:
                 "address": {"type": "str", "required": True},
                 "port": {"type": "int", "default": 22},
                 "slurm": text,
+                "networks": {"type": "dict", "default": {}},
             },
         },
         "runs": {
@@ -437,8 +457,11 @@ def argument_spec() -> dict[str, t.Any]:
                 "timeout_s": {"type": "float", "default": 600},
                 "claim": text,
                 "rail": text,
+                "networks": {"type": "list", "elements": "str", "default": []},
             },
         },
+        "left_out": {"type": "list", "elements": "dict", "default": []},
+        "problem": text,
         "directory": {"type": "path", "default": ""},
         "command_prefix": {"type": "list", "elements": "str", "default": []},
         "mpirun": text,

@@ -38,7 +38,9 @@ def benchmark_part(
     if launcher is None:
         return part
     result = cleaned(results[launcher] or {})
-    part.verdicts, part.findings = judge_busbw(result["runs"], settings[launcher], observed)
+    part.verdicts, part.findings = judge_busbw(
+        result["runs"], settings[launcher], observed, result.get("nodes_left_out", []), str(result.get("problem", ""))
+    )
     for number, run in enumerate(result["runs"], start=1):
         name = f"{number:02d}-{run['stage']}-{run['collective']}"
         part.logs.update({f"{name}.{key}.txt": run.pop(key) for key in LOG_KEYS if run.get(key)})

@@ -79,8 +79,8 @@ def plan(
     wanted = {host: str(_setting(variables[host], "address") or "") for host in hosts}
     shared = _shared_networks([variables[host] for host in hosts if host in alive])
     for host in hosts:
-        facts = variables[host].get("__node_facts_observed", {})
-        why = _unfit(host in alive, facts, bool(settings.get("respect_busy", True)))
+        facts = facts_of(variables[host])
+        why = _unfit(host in alive, variables[host], bool(settings.get("respect_busy", True)))
         address = (
             "" if why else control_address(facts, wanted[host], str(variables[host].get("ansible_host", "")), shared)
         )
@@ -109,7 +109,7 @@ def plan(
     if nodes and chosen is None:
         why = next((entry["why"] for entry in left_out if entry["node"] == launcher), "it is no node of this play")
         raise ValueError(f"launch_trust_launcher is {launcher!r}, which cannot launch: {why}")
-    launcher_facts = variables[launcher].get("__node_facts_observed", {}) if chosen else {}
+    launcher_facts = facts_of(variables[launcher]) if chosen else {}
     return LaunchNodes(
         run_id=run_id or new_run_id(),
         launcher=launcher,
@@ -126,9 +126,15 @@ def _setting(variables: Variables, name: str) -> t.Any:
     return variables.get(f"launch_trust_{name}") or variables.get(f"gpufabric_control_{name}")
 
 
-def _unfit(alive: bool, facts: Variables, respect_busy: bool) -> str:
-    if not alive or not facts.get("observed", True) or "addresses" not in facts:
-        said = str(facts.get("msg", "")).strip().splitlines()
+def facts_of(variables: Variables) -> Variables:
+    """What the role node_facts observed on the node; empty for a node that did not answer it."""
+    return t.cast(Variables, variables.get("__node_facts_observed", {}).get("observed", {}))
+
+
+def _unfit(alive: bool, variables: Variables, respect_busy: bool) -> str:
+    facts = facts_of(variables)
+    if not alive or not facts:
+        said = str(variables.get("__node_facts_observed", {}).get("msg", "")).strip().splitlines()
         return f"it did not answer: {said[0]}" if said else "it did not answer or left the run earlier"
     if respect_busy and facts.get("busy"):
         return f"it is busy: {facts.get('busy_why', '')}"
@@ -160,7 +166,7 @@ def networks_of(facts: Variables) -> dict[str, str]:
 
 def _shared_networks(every: t.Sequence[Variables]) -> set[str]:
     """Networks in which all nodes have an address of their own. One address on all nodes (a NAT of each) is none to meet by."""
-    facts = [variables.get("__node_facts_observed", {}) for variables in every]
+    facts = [facts_of(variables) for variables in every]
     common = set.intersection(*(set(networks_of(each)) for each in facts)) if facts else set()
     machines = {str(each.get("boot_id") or number) for number, each in enumerate(facts)}
     return {

@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What busbw a healthy fabric should give: computed from the nodes' NICs and GPUs, from a baseline, or as the user says.
+
+The model is two numbers a run: the bandwidth of the narrowest link that every rank's data crosses, and a latency that
+grows with the number of steps. busbw(size) = bytes on that link / (latency + bytes on that link / bandwidth).
+nccl-tests defines busbw so that it can be held against hardware whatever the number of ranks (doc/PERFORMANCE.md there).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+import re
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import FACTORS
+
+Run = t.Mapping[str, t.Any]
+Nodes = t.Mapping[str, t.Mapping[str, t.Any]]
+
+DATA = pathlib.Path(__file__).parent / "data"
+
+#: collectives in which each rank's data leaves through one NIC of its own, however many the node has
+ONE_NIC = frozenset({"alltoall", "sendrecv", "gather", "scatter"})
+#: Gb/s to GB/s
+GBIT = 1 / 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Expectation:
+    """For one run. line_rate_gbs: of the narrowest link, GB/s, None where nothing tells it; source: a sentence on where it is from.
+
+    peak_gbs: the busbw that a healthy fabric approaches with size; latency_us: what one operation takes at least.
+    """
+
+    line_rate_gbs: float | None
+    peak_gbs: float | None
+    latency_us: float
+    source: str
+
+    def busbw_gbs(self, collective: str, size_bytes: int, ranks: int) -> float | None:
+        """Least busbw (GB/s) for *size_bytes*, None where nothing can be expected."""
+        if self.peak_gbs is None or size_bytes <= 0:
+            return None
+        moved = size_bytes * (FACTORS[collective](ranks) if collective in FACTORS else 1.0)
+        seconds = self.latency_us / 1e6 + moved / (self.peak_gbs * 1e9)
+        return moved / seconds / 1e9
+
+
+@functools.cache
+def constants() -> dict[str, t.Any]:
+    """data/expectation.json: efficiencies, latencies in µs, NVLink bandwidth a GPU and direction in GB/s."""
+    return t.cast("dict[str, t.Any]", json.loads((DATA / "expectation.json").read_text()))
+
+
+def expect(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> Expectation:
+    """The expectation for one run. settings: the role's variables; nodes: what was observed on each node."""
+    backend, claim = run["backend"], run["transport"]["claimed"]
+    line_rate, source = _line_rate(run, settings, nodes)
+    efficiency = settings.get("nccl_tests_efficiency") or constants()["efficiency"][backend].get(claim, 0.5)
+    floor = constants()["latency_us"][backend].get(claim, 100.0)
+    steps = math.ceil(math.log2(max(run["ranks"], 2))) * 2
+    latency = settings.get("nccl_tests_latency_us") or floor + steps * constants()["hop_us"][backend].get(claim, 10.0)
+    if line_rate is None:
+        return Expectation(None, None, latency, source)
+    peak = line_rate * efficiency
+    return Expectation(line_rate, peak, latency, f"{source}, of which {efficiency:.0%} is expected")
+
+
+def _line_rate(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> tuple[float | None, str]:
+    """(GB/s that one rank's data can get at most, where the number is from)."""
+    if run["stage"] == "node":
+        return _nvlink(run, settings, nodes)
+    per_node = len(run["nodes"]) and run["ranks"] // len(run["nodes"])
+    told = settings.get("nccl_tests_line_rate_gbps")
+    if told:
+        ports, gbps, source = 1, float(told), f"{told} Gb/s a node (nccl_tests_line_rate_gbps)"
+    else:
+        rates = {node: _rates(nodes.get(node, {}), run["rail"]) for node in run["nodes"]}
+        poorest = min(rates, key=lambda node: sum(rates[node]), default="")
+        if not poorest or not rates[poorest]:
+            return None, "no active HCA tells a rate"
+        ports, gbps = len(rates[poorest]), sum(rates[poorest])
+        source = f"{ports} × {rates[poorest][0]:g} Gb/s" + ("" if ports > 1 else " a node")
+    if run["collective"] in ONE_NIC and per_node > 1:
+        share = gbps / per_node if ports >= per_node else gbps / ports
+        crossing = max(run["ranks"] - per_node, 1) / max(run["ranks"] - 1, 1)
+        if run["collective"] == "alltoall":
+            # Only the part for other nodes crosses the NIC, while busbw counts the part for the own node, too.
+            return share * GBIT / crossing, f"{source}, one NIC a rank"
+        return share * GBIT, f"{source}, one NIC a rank"
+    return gbps * GBIT, source
+
+
+def _rates(node: t.Mapping[str, t.Any], rail: str) -> list[float]:
+    """Gb/s of each active port; of the one rail only, where the run is about one (an HCA's name, or a network)."""
+    ports = [
+        (device["name"], port)
+        for device in node.get("rdma", {}).get("devices", [])
+        for port in device["ports"]
+        if port["state"] == "ACTIVE" and port["rate_gbps"]
+    ]
+    chosen = [float(port["rate_gbps"]) for name, port in ports if name == rail]
+    if rail and not chosen:
+        return [min(float(port["rate_gbps"]) for _, port in ports)] if ports else []
+    return chosen or [float(port["rate_gbps"]) for _, port in ports]
+
+
+def _nvlink(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> tuple[float | None, str]:
+    told = settings.get("nccl_tests_nvlink_gbs")
+    if told:
+        return float(told), f"{told} GB/s a GPU (nccl_tests_nvlink_gbs)"
+    gpus = [gpu for node in run["nodes"] for gpu in nodes.get(node, {}).get("node", {}).get("observed", {}).get("gpus", [])]
+    for entry in constants()["nvlink_gbs"]:
+        if gpus and re.search(entry["match"], gpus[0]["name"]):
+            return float(entry["gbs"]), f"NVLink of {gpus[0]['name']}, {entry['gbs']} GB/s a direction"
+    return None, f"no figure for the links of {gpus[0]['name']}" if gpus else "no GPU is known"

@@ -1,0 +1,234 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Verdicts on measured bandwidth, a collective and size each, and findings on what went wrong in measuring."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation import Expectation, Nodes, Run, expect
+
+Verdict = dict[str, t.Any]
+
+#: measured against expected; below it a size fails. What is noise on a quiet fabric is 5 to 10 %
+LEAST_SHARE = 0.9
+#: sizes for which the expectation is mostly latency are held against the time that they took: so many times the expected one
+MOST_LATENCY = 3.0
+
+#: failure of a run: (what is said of it, what to do)
+FAILURES = {
+    "timeout": (
+        "the run was not finished within its time limit",
+        "look at the named nodes, or raise nccl_tests_timeout_s",
+    ),
+    "node_lost": (
+        "a node went away in the middle of the run",
+        "look at that node's console and its log: journalctl -b -1",
+    ),
+    "interrupted": ("the run was interrupted", "run it again"),
+    "not_run": ("the run was not started", "read the reason and run it again"),
+    "ended": ("the run was ended", "read the reason and run it again"),
+    "cuda": ("CUDA failed in the run", "nvidia-smi -q on the named node: memory, ECC errors, XIDs in dmesg"),
+    "nccl": ("NCCL failed in the run", "read the run's log for the first NCCL WARN"),
+    "wrong_results": (
+        "data were wrong",
+        "take the node out of service: test GPUs with dcgmi diag -r 3, and the HCA's error counters",
+    ),
+    "non_finite_values": (
+        "bandwidths were not finite numbers",
+        "run it again with nccl_tests_preset: standard; a clock may have stepped",
+    ),
+    "not_one_communicator": ("every process ran by itself", "build nccl-tests with MPI=1 and the MPI that starts it"),
+    "single_rank": ("only one rank took part", "build nccl-tests with MPI=1 and the MPI that starts it"),
+    "unparseable": ("no row could be read", "read the run's log"),
+    "exit_status": ("the program did not end well", "read the run's log"),
+    "no_rows": (
+        "the program measured nothing",
+        "read the run's log; an old program ignores options that it does not know",
+    ),
+    "incomplete": ("the table has no footer, so the run did not end by itself", "read the run's log"),
+}
+
+
+def judge_busbw(
+    runs: t.Sequence[Run],
+    settings: t.Mapping[str, t.Any],
+    nodes: Nodes,
+    left_out: t.Sequence[t.Mapping[str, str]] = (),
+    problem: str = "",
+) -> tuple[list[Verdict], list[Finding]]:
+    """(verdicts, findings). nodes: {node: {part: what was observed}}; left_out: [{node, why}]; problem: why nothing was run.
+
+    A verdict: stage, collective, rail, transport, size_bytes, busbw_gbs, expected_busbw_gbs, line_rate_gbs, margin, status, why.
+    """
+    findings = [_left_out(entry) for entry in left_out]
+    if problem and not runs:
+        findings.append(_not_measured(problem))
+    verdicts: list[Verdict] = []
+    for run in runs:
+        findings += _failure(run)
+        if not run["rows"]:
+            continue
+        expectation = expect(run, settings, nodes)
+        judged = [_verdict(run, row, expectation) for row in run["rows"]]
+        verdicts += judged
+        findings += _below(run, judged, expectation) + _transport(run)
+    return verdicts, findings
+
+
+def _what(run: Run) -> str:
+    rail = f" on rail {run['rail']}" if run["rail"] else ""
+    return f"{run['collective']} ({run['backend']}, {run['stage']}{rail}, {run['transport']['claimed'] or 'any transport'})"
+
+
+def _left_out(entry: t.Mapping[str, str]) -> Finding:
+    why = entry["why"]
+    known = why.startswith(("it is busy", "it did not answer"))
+    return Finding(
+        id="node_not_measured",
+        severity="notice" if known else "error",
+        node=entry["node"],
+        subject="benchmark",
+        evidence=f"left out of the benchmark: {why}",
+        expected="every node takes part",
+        fix="" if known else "correct what the reason says, then run the playbook nccl_tests again",
+    )
+
+
+def _not_measured(problem: str) -> Finding:
+    return Finding(
+        id="benchmark_not_run",
+        severity="error",
+        node="",
+        subject="benchmark",
+        evidence=f"nothing was measured: {problem}",
+        expected="a measurement over at least two nodes",
+        fix="add nodes to the inventory or repair those left out; without a benchmark: --skip-tags nccl_tests",
+    )
+
+
+def _failure(run: Run) -> list[Finding]:
+    if run["failure"] is None:
+        return []
+    said, fix = FAILURES.get(run["failure"], (f"the run failed ({run['failure']})", "read the run's log"))
+    details = [run["problem"], *run["errors"][:2]] if run["problem"] else [*run["errors"][:2]] or [_last_words(run)]
+    evidence = f"{said}: " + "; ".join(filter(None, details)) if any(details) else said
+    if run["rows"]:
+        evidence += f" ({len(run['rows'])} size(s) were measured before)"
+    return [
+        Finding(
+            id=f"benchmark_{run['failure']}",
+            severity="error",
+            node=node,
+            subject=_what(run),
+            evidence=evidence,
+            expected="a whole table with its footer",
+            fix=fix,
+        )
+        for node in run["failing_hosts"] or [""]
+    ]
+
+
+def _last_words(run: Run) -> str:
+    lines = [line.strip() for line in f"{run['stdout']}\n{run['stderr']}".splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith("#") and not set(line) <= set("-=*")]
+    status = "" if run["rc"] is None else f"exit status {run['rc']}"
+    return ", ".join(filter(None, [status, told[-1][:200] if told else ""]))
+
+
+def _verdict(run: Run, row: t.Mapping[str, t.Any], expectation: Expectation) -> Verdict:
+    half = row["out_of_place"]
+    size, busbw = row["size_bytes"], half["busbw_gbs"]
+    expected = expectation.busbw_gbs(run["collective"], size, run["ranks"])
+    status, why = _status(half, size, expected, expectation)
+    return {
+        "stage": run["stage"],
+        "collective": run["collective"],
+        "rail": run["rail"],
+        "transport": run["transport"]["claimed"],
+        "size_bytes": size,
+        "busbw_gbs": busbw,
+        "expected_busbw_gbs": expected,
+        "line_rate_gbs": expectation.line_rate_gbs,
+        "margin": busbw / expected - 1.0 if expected and busbw is not None else None,
+        "status": status,
+        "why": why,
+    }
+
+
+def _status(
+    half: t.Mapping[str, t.Any], size: int, expected: float | None, expectation: Expectation
+) -> tuple[str, str]:
+    if half["wrong"]:
+        return "fail", f"{half['wrong']:g} element(s) were wrong"
+    if size == 0:
+        return "pass", "nothing to move: the size is below 16 bytes a rank"
+    if half["busbw_gbs"] is None:
+        return "fail", "no bandwidth was measured"
+    if expected is None:
+        return "unjudged", f"no expectation: {expectation.source}"
+    share = half["busbw_gbs"] / expected
+    assert expectation.peak_gbs is not None
+    if expected < expectation.peak_gbs / 2:
+        limit = expectation.latency_us * MOST_LATENCY
+        needed = limit + size / (expectation.peak_gbs * 1e3)
+        if half["time_us"] <= needed:
+            return "pass", f"mostly latency: {half['time_us']:.0f} µs, {needed:.0f} µs allowed"
+        return "fail", f"mostly latency: {half['time_us']:.0f} µs, where {needed:.0f} µs are allowed"
+    said = f"{half['busbw_gbs']:.4g} GB/s, {share:.0%} of the {expected:.4g} GB/s expected ({expectation.source})"
+    return ("pass" if share >= LEAST_SHARE else "fail"), said
+
+
+def _below(run: Run, judged: t.Sequence[Verdict], expectation: Expectation) -> list[Finding]:
+    """One finding a run for all sizes that failed, with the worst of them; one where nothing could be judged."""
+    failed = [verdict for verdict in judged if verdict["status"] == "fail"]
+    if failed:
+        worst = min(failed, key=lambda verdict: verdict["margin"] if verdict["margin"] is not None else -1.0)
+        return [
+            Finding(
+                id="busbw_below_expected",
+                severity="error",
+                node="",
+                subject=_what(run),
+                evidence=f"{len(failed)} of {len(judged)} sizes are below; at {worst['size_bytes']} bytes {worst['why']}",
+                expected=f"busbw near {expectation.peak_gbs:.4g} GB/s for large sizes"
+                if expectation.peak_gbs
+                else "right data",
+                cause="a link, an HCA, a setting or a node is slower than its kind",
+                fix="ansible-playbook gpufabric.cluster.isolate names the node and link; then ansible-playbook gpufabric.cluster.diagnose",
+            )
+        ]
+    unjudged = [verdict for verdict in judged if verdict["status"] == "unjudged"]
+    if unjudged:
+        return [
+            Finding(
+                id="busbw_not_judged",
+                severity="error",
+                node="",
+                subject=_what(run),
+                evidence=f"{len(unjudged)} sizes were measured and none could be judged: {expectation.source}",
+                expected="a line rate to hold the measurement against",
+                fix="set nccl_tests_line_rate_gbps to what one node's NICs give together, in Gb/s",
+            )
+        ]
+    return []
+
+
+def _transport(run: Run) -> list[Finding]:
+    claimed, proven = run["transport"]["claimed"], run["transport"]["proven"]
+    if not claimed or claimed == proven:
+        return []
+    return [
+        Finding(
+            id="transport_fallback" if proven else "transport_not_proven",
+            severity="error",
+            node="",
+            subject=_what(run),
+            evidence="; ".join(run["transport"]["evidence"][:4]) or "nothing shows which transport was used",
+            expected=f"{claimed} as the transport" + (f", not {proven}" if proven else ""),
+            cause="the launcher fell back to another transport, or the traffic took another way",
+            fix="ansible-playbook gpufabric.cluster.diagnose; the run's log says what was selected",
+        )
+    ]
