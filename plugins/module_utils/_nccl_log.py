@@ -58,8 +58,10 @@ _NET = re.compile(r"NET/([^/]+?)/(\d+)(?:\(\d+\))?(.*)$")
 _USING = re.compile(r"NET/(\S[^:]{0,40}?) ?: Using(?! interface)(.*)")
 _HCA = re.compile(r"\[\d+\] ?([^\s:\[\]{}<>]+):(\d+)[:\d]*/((?:RoCE|IB|Ethernet|InfiniBand)\w*)")
 _HCA_TRACE = re.compile(r"NET/IB: \[\d+\] ([^\s:]+):uverbs\d+:(\d+)/(RoCE|IB)")
-_INTERFACE = re.compile(r"(?:\[\d+\]|OOB |Bootstrap ?: Using |Using interface )([A-Za-z][\w.\-@]{0,30}):[0-9a-fA-F\[]")
-_VERSION = re.compile(r"\b(?:R|N)CCL version\s?:?\s*(\d[\w.+\-]*)")
+_INTERFACE = re.compile(
+    r"(?:\[\d+\]|OOB |Bootstrap ?: Using |Using interface )([A-Za-z][\w.\-@]{0,30}):(?=[\[\]0-9a-fA-F:.]{2,45}(?:%\w{1,30})?<)"
+)
+_VERSION = re.compile(r"\b(?:R|N)CCL version\s?:?\s*(\d{1,4}\.\d[\w.+\-]*)")
 _DRIVER = re.compile(r"cudaDriverVersion (\d+)")
 _ENV = re.compile(r"\b(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*?)\s*$")
 _ENV_TYPED = re.compile(r"\b(NCCL_[A-Z0-9_]+)=([^\s'\";\\]+)")

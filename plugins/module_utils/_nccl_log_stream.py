@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bz2
 import codecs
-import gzip
 import io
 import lzma
 import typing as t
@@ -19,22 +18,44 @@ BLOCK = (
 LONGEST_LINE = 1 << 20  # a line that is longer is cut there, so that a file without line ends stays within this too
 
 
-def _gunzip(raw: t.BinaryIO) -> t.BinaryIO:
-    return t.cast("t.BinaryIO", gzip.GzipFile(fileobj=raw))
+class _Decompressor(t.Protocol):
+    """What bz2's and lzma's decompressors have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
 
 
-def _bunzip(raw: t.BinaryIO) -> t.BinaryIO:
-    return t.cast("t.BinaryIO", bz2.BZ2File(raw))
+class _Gunzip:
+    """zlib's decompressor with the face of the other two."""
+
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 16)
+
+    @property
+    def eof(self) -> bool:
+        return self._zlib.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._zlib.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._zlib.unused_data
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        return self._zlib.decompress(self._zlib.unconsumed_tail + data, max(0, max_length))
 
 
-def _unxz(raw: t.BinaryIO) -> t.BinaryIO:
-    return t.cast("t.BinaryIO", lzma.LZMAFile(raw))  # noqa: SIM115  # the caller's file decides how long it lives
-
-
-_COMPRESSIONS: tuple[tuple[bytes, str, t.Callable[[t.BinaryIO], t.BinaryIO]], ...] = (
-    (b"\x1f\x8b", "gzip", _gunzip),
-    (b"BZh", "bzip2", _bunzip),
-    (b"\xfd7zXZ\x00", "xz", _unxz),
+_COMPRESSIONS: tuple[tuple[bytes, str, t.Callable[[], _Decompressor]], ...] = (
+    (b"\x1f\x8b", "gzip", _Gunzip),
+    (b"BZh", "bzip2", bz2.BZ2Decompressor),
+    (b"\xfd7zXZ\x00", "xz", lzma.LZMADecompressor),
 )
 
 Source = t.Union[str, bytes, bytearray, t.BinaryIO, t.Iterable[t.Union[str, bytes]]]
@@ -96,29 +117,55 @@ class LogBlocks:
         self.bytes_read = 0
         self.problem: str | None = None
 
-    def _read(self, stream: t.BinaryIO) -> bytes:
+    def _raw(self) -> t.Iterator[bytes]:
+        while True:
+            block = self._file.read(BLOCK)
+            if not block:
+                return
+            yield block
+
+    def _plain(self) -> t.Iterator[bytes]:
+        """The blocks without their compression. What a cut-off stream still holds is given before its end is missed."""
+        blocks = self._raw()
+        head = next(blocks, b"")
+        opener = None
+        for magic, name, opens in _COMPRESSIONS:
+            if head.startswith(magic):
+                self.compression, opener, first_bytes = name, opens, magic
+        if opener is None:
+            yield head
+            yield from blocks
+            return
+        stream = opener()
+        data = head
+        while data:
+            yield stream.decompress(data, BLOCK)
+            while not (stream.needs_input or stream.eof):
+                yield stream.decompress(b"", BLOCK)
+            data = stream.unused_data if stream.eof else b""
+            if data.startswith(first_bytes):  # one compressed file behind the other is one file
+                stream = opener()
+                continue
+            if data:
+                return
+            data = next(blocks, b"")
+        if not stream.eof:
+            raise EOFError("the compressed file is cut off")
+
+    def _survived(self, blocks: t.Iterator[bytes]) -> t.Iterator[bytes]:
         try:
-            return stream.read(BLOCK)
-        except (EOFError, OSError, zlib.error, lzma.LZMAError, ValueError) as error:
-            # A compressed log of a killed job ends in mid-stream: what came before it counts.
+            yield from blocks
+        except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
             self.problem = f"reading ended early after {self.bytes_read} bytes: {error}"
-            return b""
 
     def __iter__(self) -> t.Iterator[bytes]:
-        head = self._read(self._file)
-        stream = self._file
-        for magic, name, opener in _COMPRESSIONS:
-            if head.startswith(magic):
-                self.compression = name
-                stream = opener(t.cast("t.BinaryIO", io.BufferedReader(_Chained(head, self._file), BLOCK)))
-                head = self._read(stream)
-                break
-        utf16 = _utf16(head)
-        decoder = codecs.getincrementaldecoder(utf16)("replace") if utf16 else None
-        self.coding = utf16 or "utf-8"
+        decoder: codecs.IncrementalDecoder | None = None
         carry = b""
-        block = head
-        while block:
+        for block in self._survived(self._plain()):
+            if not self.bytes_read and block:
+                utf16 = _utf16(block)
+                if utf16:
+                    self.coding, decoder = utf16, codecs.getincrementaldecoder(utf16)("replace")
             self.bytes_read += len(block)
             if decoder:
                 block = decoder.decode(block).replace("\ufeff", "").encode("utf-8", "replace")
@@ -129,23 +176,5 @@ class LogBlocks:
             if end:
                 yield block[:end]
             carry = block[end:]
-            block = self._read(stream)
         if carry:
             yield carry
-
-
-class _Chained(io.RawIOBase):
-    """A stream whose first bytes were already read."""
-
-    def __init__(self, head: bytes, rest: t.BinaryIO) -> None:
-        self._head = head
-        self._rest = rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: t.Any) -> int:
-        taken = self._head[: len(buffer)] or self._rest.read(len(buffer)) or b""
-        self._head = self._head[len(taken) :] if self._head else b""
-        buffer[: len(taken)] = taken
-        return len(taken)

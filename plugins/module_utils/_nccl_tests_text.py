@@ -52,7 +52,7 @@ _OPTION_NAMES = {
 }
 _VERSION = re.compile(r"nccl-tests version (\S+)(?: nccl-headers=(\d+))?(?: nccl-library=(\d+))?")
 _COMPILED = re.compile(r"NCCL Tests compiled with NCCL (\S+)")
-_NCCL_VERSION = re.compile(r"\bR?NCCL version\s*:?\s*(\d[\w.+\-]*)")
+_NCCL_VERSION = re.compile(r"\bR?NCCL version\s*:?\s*(\d{1,4}\.\d[\w.+\-]*)")
 _LOG_PREFIX = re.compile(r"\s{0,8}([^\s:]{1,256}):\d{1,10}:\d{1,10} \[")
 _STARTING = re.compile(r"Collective test starting: (\S+)")
 _DEVICE = re.compile(
