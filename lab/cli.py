@@ -22,7 +22,7 @@ from lab.paths import DEFAULT_RUN_DIRECTORY, cache_directory
 from lab.plan import RELEASES
 from lab.progress import Progress
 from lab.state import Settings
-from lab.variants import OWN_FILES
+from lab.variants import VARIANTS
 
 _DIRECTORY_VARIABLE = "GPUFABRIC_LAB_DIR"
 
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
             "%(default)s", RELEASES[0]
         ),
     )
-    image.add_argument("--variant", choices=tuple(OWN_FILES), default=COMMON, help="what the nodes also hold")
+    image.add_argument("--variant", choices=tuple(VARIANTS), default=COMMON, help="what the nodes also hold")
     image.add_argument("--mirror", help="Debian mirror to build the image from (default: mmdebstrap's own)")
 
     parser = argparse.ArgumentParser(prog="python -m lab", description="An embedded cluster of virtual machines.")

@@ -11,19 +11,17 @@ import secrets
 import types
 import typing as t
 
-from lab import accelerator, faults, inventory, keys, machine, node_files, state, tools
+from lab import accelerator, faults, inventory, keys, machine, node_files, state, tools, variants
 from lab import image as images
 from lab.errors import LabError
 from lab.fault_actions import ActiveFault
 from lab.fault_engine import FaultEngine
 from lab.paths import DEFAULT_RUN_DIRECTORY, cache_directory, inventory_directory
-from lab.plan import make_plan
 from lab.ports import LOOPBACK, free_ports
 from lab.progress import Progress
 from lab.remote import Completed
-from lab.running import KNOWN_HOSTS, OPERATOR_KEY, RunningLab
+from lab.running import KNOWN_HOSTS, OPERATOR_KEY, RunningLab, plan_of
 from lab.state import Settings, State
-from lab.variants import OWN_FILES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +64,7 @@ class Cluster:
 
         Raises LabError when another lab is up here or a step fails; whatever ends it early, nothing of it is left.
         """
-        plan = make_plan(settings.nodes, settings.hcas, settings.releases)
-        if settings.variant not in OWN_FILES:
-            raise LabError(f"--variant is '{settings.variant}', expected one of {', '.join(OWN_FILES)}")
+        plan = plan_of(settings)
         tools.require(tools.RUN_TOOLS)
         with state.locked(self.directory):
             if self._is_up_as(settings):
@@ -196,11 +192,12 @@ class Cluster:
         lab, plan = running.lab, running.plan
         operator = keys.load_or_generate(self.directory / OPERATOR_KEY, "gpufabric-lab-operator")
         running.start_switches()
-        more = OWN_FILES[lab.settings.variant](plan)
+        variant = variants.find(lab.settings.variant)
+        own_files = variant.own_files(plan)
         for node in plan.nodes:
             host_key = keys.generate(f"root@{node.name}")
             lab.host_keys[node.name] = host_key.algorithm_and_key
-            identity = node_files.node_archive(plan, node, lab.lab_id, host_key, operator, more)
+            identity = node_files.node_archive(plan, node, lab.lab_id, host_key, operator, own_files)
             machine.make_files(self.directory, node, built[node.release], identity)
         running.boot(plan.nodes)
         inventory.write(
@@ -208,6 +205,7 @@ class Cluster:
             plan,
             {node.name: running.endpoint(node) for node in plan.nodes},
             self.directory / KNOWN_HOSTS,
+            inventory.Group(f"lab_{lab.settings.variant}", variant.group_variables(plan)),
         )
         lab.phase = "up"
         running.record()

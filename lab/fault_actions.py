@@ -12,9 +12,13 @@ from lab.switch import Rule
 
 @dataclasses.dataclass(frozen=True)
 class OnNode:
-    """A shell command, run as root on the node. One that takes a fault back also succeeds where there is nothing to take back."""
+    """A shell command, run as root on the node of the fault, or on other nodes.
+
+    One that takes a fault back also succeeds where there is nothing to take back.
+    """
 
     command: str
+    nodes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +62,8 @@ def action_from_json(value: t.Mapping[str, t.Any]) -> Action:
     cls = _KINDS[fields.pop("on")]
     if cls is OnSwitch:
         fields["rule"] = Rule.from_json(fields["rule"])
+    if cls is OnNode:
+        fields["nodes"] = tuple(fields.get("nodes", ()))
     return cls(**fields)
 
 

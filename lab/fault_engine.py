@@ -71,10 +71,11 @@ class FaultEngine:
 
     def _perform(self, node: str, action: Action) -> None:
         if isinstance(action, OnNode):
-            done = self._nodes.run(node, action.command)
-            if done.status != 0:
-                said = (done.errors or done.output).strip()
-                raise LabError(f"{node} ends `{action.command}` with status {done.status}: {said}")
+            for one in action.nodes or (node,):
+                done = self._nodes.run(one, action.command)
+                if done.status != 0:
+                    said = (done.errors or done.output).strip()
+                    raise LabError(f"{one} ends `{action.command}` with status {done.status}: {said}")
         elif isinstance(action, OnSwitch):
             control = self._directory / machine.switch_control(action.network)
             if action.present:

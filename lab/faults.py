@@ -11,6 +11,7 @@ import dataclasses
 import shlex
 import typing as t
 
+from lab import ibsim
 from lab.errors import LabError
 from lab.fault_actions import Action, ActiveFault, OnMonitor, OnNode, OnPower, OnSwitch
 from lab.machine import nic_id
@@ -76,11 +77,15 @@ class _Steps(t.NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of fault: what it does in a few words, whether it hits one link, and how it is made."""
+    """A kind of fault: what it does in a few words, whether it hits one link, how it is made, and where it can be.
+
+    simulated: it is one of the simulated fabric, which only the variant ibsim has.
+    """
 
     summary: str
     on_link: bool
     steps: t.Callable[[_Target], _Steps]
+    simulated: bool = False
 
 
 def _link_down(target: _Target) -> _Steps:
@@ -178,6 +183,63 @@ def _module_hidden(target: _Target) -> _Steps:
     return _Steps([OnNode(hide)], [OnNode(show)], f"kernel module {module} cannot be loaded")
 
 
+def _fabric_steps(target: _Target, apply: t.Sequence[str], undo: t.Sequence[str], detail: str) -> _Steps:
+    """Commands on n1, where the simulated fabric runs; then every node shows its HCA anew."""
+    show = OnNode("lab-fabric-sysfs", tuple(node.name for node in target.plan.nodes))
+    first = (target.plan.nodes[0].name,)
+    return _Steps(
+        [*(OnNode(command, first) for command in apply), show],
+        [*(OnNode(command, first) for command in undo), show],
+        detail,
+    )
+
+
+def _console(*lines: str) -> str:
+    return f"lab-fabric-console {' '.join(shlex.quote(line) for line in lines)}"
+
+
+def _unlink(node: Node) -> str:
+    return f'Unlink "{node.name}"[1]'
+
+
+def _link_to(node: Node, cable: ibsim.Cable) -> str:
+    return f'Link "{node.name}"[1] "{cable.switch}"[{cable.port}]'
+
+
+def _fabric_link_down(target: _Target) -> _Steps:
+    node = target.node
+    cable = ibsim.cable(node)
+    return _fabric_steps(
+        target,
+        [_console(_unlink(node))],
+        [_console(_link_to(node, cable))],
+        f"ibsim0 is not plugged into {cable.switch} port {cable.port}",
+    )
+
+
+def _wrong_cable(target: _Target) -> _Steps:
+    node = target.node
+    right = ibsim.cable(node)
+    wrong = right._replace(port=ibsim.SPARE_PORT)
+    return _fabric_steps(
+        target,
+        [_console(_unlink(node), _link_to(node, wrong))],
+        [_console(_unlink(node), _link_to(node, right))],
+        f"ibsim0 in {wrong.switch} port {wrong.port} in place of port {right.port}",
+    )
+
+
+def _sm_stopped(target: _Target) -> _Steps:
+    node = target.node
+    replug = _console(_unlink(node), _link_to(node, ibsim.cable(node)))
+    return _fabric_steps(
+        target,
+        ["systemctl stop lab-sm", replug],
+        ["systemctl start lab-sm; sleep 6"],
+        "no subnet manager; ibsim0 was plugged in since",
+    )
+
+
 def _python_missing(target: _Target) -> _Steps:
     path = "/usr/bin/python3"
     return _Steps(
@@ -231,6 +293,15 @@ KINDS: dict[str, Kind] = {
     "later-drop-in": Kind("a foreign file sets a kernel parameter at the next boot (--setting)", False, _later_drop_in),
     "module-hidden": Kind("a kernel module cannot be loaded (--module)", False, _module_hidden),
     "python-missing": Kind("the node has no /usr/bin/python3", False, _python_missing),
+    "fabric-link-down": Kind(
+        "the simulated HCA is not plugged in (variant ibsim)", False, _fabric_link_down, simulated=True
+    ),
+    "wrong-cable": Kind(
+        "the simulated HCA is in another port of its leaf (variant ibsim)", False, _wrong_cable, simulated=True
+    ),
+    "sm-stopped": Kind(
+        "no subnet manager brings the HCA's port up (variant ibsim)", False, _sm_stopped, simulated=True
+    ),
     "node-stopped": Kind(
         "the node hangs: its connections stay open and say nothing",
         False,
@@ -248,6 +319,8 @@ def design(plan: Plan, kind: str, node_name: str, parameters: Parameters) -> Des
     """The steps of a fault of that kind on that node. Raises LabError on a kind, node, rail or value that cannot be."""
     if kind not in KINDS:
         raise LabError(f"there is no fault '{kind}': expected one of {', '.join(KINDS)}")
+    if KINDS[kind].simulated and plan.soft_roce:
+        raise LabError(f"{kind} needs the simulated fabric: `python -m lab up --variant ibsim`")
     _check(parameters)
     node = plan.node(node_name)
     target = _Target(plan, node, _link(node, parameters), kind, parameters)

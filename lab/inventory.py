@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import typing as t
 
@@ -42,15 +43,31 @@ def host_variables(node: Node, endpoint: Endpoint, known_hosts: pathlib.Path) ->
     }
 
 
-def render(plan: Plan, endpoints: t.Mapping[str, Endpoint], known_hosts: pathlib.Path) -> str:
-    """hosts.yml: one group, `lab`, with every node."""
-    hosts = {node.name: host_variables(node, endpoints[node.name], known_hosts) for node in plan.nodes}
-    tree = {"all": {"children": {"lab": {"hosts": hosts}}}}
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """The group of the lab's variant, for group_vars/NAME, and variables that follow from its plan."""
+
+    name: str
+    variables: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
+
+
+def render(plan: Plan, endpoints: t.Mapping[str, Endpoint], known_hosts: pathlib.Path, group: Group) -> str:
+    """hosts.yml: every node in the group `lab`, below it the group of the variant."""
+    inner: dict[str, t.Any] = {
+        "hosts": {node.name: host_variables(node, endpoints[node.name], known_hosts) for node in plan.nodes}
+    }
+    if group.variables:
+        inner["vars"] = dict(group.variables)
+    tree = {"all": {"children": {"lab": {"children": {group.name: inner}}}}}
     return _HEADER + yaml.safe_dump(tree, sort_keys=False, width=1000)
 
 
 def write(
-    directory: pathlib.Path, plan: Plan, endpoints: t.Mapping[str, Endpoint], known_hosts: pathlib.Path
+    directory: pathlib.Path,
+    plan: Plan,
+    endpoints: t.Mapping[str, Endpoint],
+    known_hosts: pathlib.Path,
+    group: Group,
 ) -> pathlib.Path:
     """Write known_hosts and hosts.yml; return the latter. An inventory elsewhere gets the committed group_vars by a link."""
     lines = [known_hosts_line(LOOPBACK, one.port, one.host_key) for one in endpoints.values()]
@@ -60,7 +77,7 @@ def write(
     if directory != COMMITTED_INVENTORY and not link.is_symlink():
         link.symlink_to(COMMITTED_INVENTORY / "group_vars")
     path = directory / "hosts.yml"
-    write_atomically(path, render(plan, endpoints, known_hosts).encode())
+    write_atomically(path, render(plan, endpoints, known_hosts, group).encode())
     return path
 
 

@@ -86,6 +86,7 @@ class Plan:
 
     nodes: tuple[Node, ...]
     networks: tuple[Network, ...]
+    soft_roce: bool = True
 
     def node(self, name: str) -> Node:
         """The node of that name. Raises LabError that lists the names there are."""
@@ -103,8 +104,11 @@ def _release_of(releases: t.Sequence[str], position: int) -> str:
     return releases[position % len(releases)]
 
 
-def make_plan(nodes: int, hcas: int, releases: t.Sequence[str] = RELEASES[:1]) -> Plan:
-    """Plan `nodes` nodes with `hcas` rails each; several releases are dealt out in turn. Raises LabError on bad input."""
+def make_plan(nodes: int, hcas: int, releases: t.Sequence[str] = RELEASES[:1], soft_roce: bool = True) -> Plan:
+    """Plan `nodes` nodes with `hcas` rails each, with Soft-RoCE devices or bare; several releases are dealt out in turn.
+
+    Raises LabError on bad input.
+    """
     if not 1 <= nodes <= MAXIMUM_NODES:
         raise LabError(f"--nodes is {nodes}, expected 1 to {MAXIMUM_NODES}")
     if not 0 <= hcas <= MAXIMUM_HCAS:
@@ -126,11 +130,17 @@ def make_plan(nodes: int, hcas: int, releases: t.Sequence[str] = RELEASES[:1]) -
                 management, "eth0", _mac(_MANAGEMENT_MAC_NETWORK, number), _MANAGEMENT_SUBNET[_MANAGEMENT_HOST]
             ),
             rails=tuple(
-                Link(network, f"eth{rail + 1}", _mac(rail, number), network.subnet[number], f"mlx5_{rail}")
+                Link(
+                    network,
+                    f"eth{rail + 1}",
+                    _mac(rail, number),
+                    network.subnet[number],
+                    f"mlx5_{rail}" if soft_roce else None,
+                )
                 for rail, network in enumerate(rails)
             ),
             control=Link(control, "ctl0", _mac(_CONTROL_MAC_NETWORK, number), _CONTROL_SUBNET[number]),
         )
         for number in range(1, nodes + 1)
     )
-    return Plan(planned, (*rails, control))
+    return Plan(planned, (*rails, control), soft_roce)

@@ -11,12 +11,12 @@ import time
 import typing as t
 
 from lab import image as images
-from lab import inventory, machine, process, qmp, remote, state
+from lab import inventory, machine, process, qmp, remote, state, variants
 from lab.errors import LabError
 from lab.paths import REPOSITORY, cache_directory, inventory_directory
 from lab.plan import Node, Plan, make_plan
 from lab.progress import Progress
-from lab.state import State
+from lab.state import Settings, State
 
 OPERATOR_KEY = "id_ed25519"
 KNOWN_HOSTS = "known_hosts"
@@ -28,13 +28,19 @@ _BOOT_S = 120.0
 _BOOT_S_A_NODE = 20.0
 
 
+def plan_of(settings: Settings) -> Plan:
+    """The plan of a lab with these settings. Raises LabError where they cannot be."""
+    soft_roce = variants.find(settings.variant).soft_roce
+    return make_plan(settings.nodes, settings.hcas, settings.releases, soft_roce)
+
+
 class RunningLab:
     """The processes and files of the lab that state records in directory. Its caller holds the lab (state.locked)."""
 
     def __init__(self, directory: pathlib.Path, lab: State, progress: Progress) -> None:
         self.directory = directory
         self.lab = lab
-        self.plan: Plan = make_plan(lab.settings.nodes, lab.settings.hcas, lab.settings.releases)
+        self.plan: Plan = plan_of(lab.settings)
         self._progress = progress
 
     def record(self) -> None:

@@ -18,6 +18,7 @@ from lab.remote import Completed
 from lab.switch import Rule
 
 PLAN = make_plan(3, 2)
+SIMULATED = make_plan(3, 2, soft_roce=False)
 
 
 class RecordingLab:
@@ -63,7 +64,7 @@ def recording(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Record
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_recorded_before_it_is_made_and_survives_its_record(kind: str, recording: RecordingLab) -> None:
-    one = design(PLAN, kind, "n2", Parameters(rail=1))
+    one = design(SIMULATED if KINDS[kind].simulated else PLAN, kind, "n2", Parameters(rail=1))
     assert ActiveFault.from_json(one.fault.to_json()) == one.fault
     recording.engine.inject(one)
     assert recording.recorded == [[kind]]
@@ -100,6 +101,7 @@ def test_the_ways_in_stay_open_when_tcp_is_blocked() -> None:
     ("kind", "node", "parameters", "words"),
     [
         ("no-such", "n1", Parameters(), "there is no fault 'no-such': expected one of link-down"),
+        ("wrong-cable", "n1", Parameters(), "wrong-cable needs the simulated fabric"),
         ("loss", "n7", Parameters(), "there is no node 'n7'"),
         ("loss", "n1", Parameters(peer="n8"), "there is no node 'n8'"),
         ("link-down", "n1", Parameters(rail=2), "--rail is 2, expected 0 to 1"),
@@ -117,6 +119,15 @@ def test_the_ways_in_stay_open_when_tcp_is_blocked() -> None:
 def test_what_cannot_be_injected_is_said(kind: str, node: str, parameters: Parameters, words: str) -> None:
     with pytest.raises(LabError, match=words):
         design(PLAN, kind, node, parameters)
+
+
+def test_a_fault_of_the_fabric_is_made_on_the_first_node_and_shown_on_all() -> None:
+    one = design(SIMULATED, "wrong-cable", "n3", Parameters())
+    assert one.apply == (
+        OnNode("""lab-fabric-console 'Unlink "n3"[1]' 'Link "n3"[1] "leaf0"[35]'""", ("n1",)),
+        OnNode("lab-fabric-sysfs", ("n1", "n2", "n3")),
+    )
+    assert one.fault.undo[0] == OnNode("""lab-fabric-console 'Unlink "n3"[1]' 'Link "n3"[1] "leaf0"[2]'""", ("n1",))
 
 
 def test_values_reach_the_nodes_shell_quoted() -> None:

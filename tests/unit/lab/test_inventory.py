@@ -18,6 +18,7 @@ from lab.plan import make_plan
 from lab.remote import Endpoint
 
 PLAN = make_plan(2, 2)
+GROUP = inventory.Group("lab_base", {"of_all": 1})
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def written(tmp_path: pathlib.Path) -> pathlib.Path:
         node.name: Endpoint(node.name, 2200 + node.number, keys.generate("x").algorithm_and_key, run / "id_ed25519")
         for node in PLAN.nodes
     }
-    return inventory.write(run / "inventory", PLAN, endpoints, run / "known_hosts")
+    return inventory.write(run / "inventory", PLAN, endpoints, run / "known_hosts", GROUP)
 
 
 def read_by_ansible(directory: pathlib.Path, home: pathlib.Path) -> dict[str, dict[str, object]]:
@@ -49,6 +50,7 @@ def test_ansible_reads_hosts_and_the_committed_group_variables(written: pathlib.
     assert sorted(hosts) == ["n1", "n2"]
     assert hosts["n2"]["ansible_port"] == 2202
     assert hosts["n2"]["gpufabric_control_address"] == "10.76.0.2"
+    assert hosts["n1"]["of_all"] == 1
     assert hosts["n2"]["rdma_allowed_drivers"] == ["mlx5_core", "rdma_rxe"]
 
 

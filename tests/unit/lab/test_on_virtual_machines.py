@@ -112,7 +112,7 @@ def shows(cluster: Cluster, kind: str) -> bool:
     return condition == {"node-stopped": "paused", "power-off": "off"}[kind]
 
 
-CASES = [(kind, {}) for kind in KINDS] + [("roce-blocked", {"at": "node"})]
+CASES = [(kind, {}) for kind, one in KINDS.items() if not one.simulated] + [("roce-blocked", {"at": "node"})]
 PARAMETERS = {"rate-limit": {"rate_mbit": 1.0}, "loss": {"loss_percent": 60.0}, "delay": {"delay_ms": 50.0}}
 
 
