@@ -179,11 +179,17 @@ class Cluster:
             if any(self.directory.iterdir()):
                 raise LabError(f"{self.directory} is not empty and holds no lab: give another directory with --dir")
             return False
-        alive = [name for name, one in lab.processes.items() if one.alive()]
+        alive = {name for name, one in lab.processes.items() if one.alive()}
         if lab.phase == "up" and alive:
-            if lab.settings == settings and len(alive) == len(lab.processes) and not lab.faults:
-                return True
-            raise LabError(f"another lab is up in {self.directory}: end it first with `python -m lab down`")
+            if lab.settings != settings:
+                raise LabError(f"another lab is up in {self.directory}: end it first with `python -m lab down`")
+            off = [node.name for node in plan_of(settings).nodes if node.name not in alive]
+            if off or lab.faults or len(alive) < len(lab.processes):
+                raise LabError(
+                    f"the lab in {self.directory} is up, but not whole ({_ailments(off, lab)}): bring it back with "
+                    "`fault clear` and `power NODE on`, or end it with `down`"
+                )
+            return True
         with self._progress.step("removing what a lab that did not end well has left"):
             RunningLab(self.directory, lab, self._progress).end()
         return False
@@ -209,3 +215,9 @@ class Cluster:
         )
         lab.phase = "up"
         running.record()
+
+
+def _ailments(off: t.Sequence[str], lab: State) -> str:
+    words = [f"{name} is off" for name in off]
+    words += [f"{fault.kind} on {fault.where}" for fault in lab.faults]
+    return ", ".join(words) or "a switch has ended"
