@@ -19,6 +19,7 @@ import tempfile
 import typing as t
 
 import pytest
+
 from lab.cluster import Cluster
 from lab.faults import Parameters
 from lab.state import Settings
