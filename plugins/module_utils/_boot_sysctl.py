@@ -9,7 +9,6 @@ Sources: sysctl.d(5), systemd's src/sysctl/sysctl.c, procps' sysctl(8); for what
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import os
 import typing as t
 
@@ -18,6 +17,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._sysctl import S
 from ansible_collections.gpufabric.cluster.plugins.module_utils._sysctl_conf import (
     Assignment,
     dotted,
+    name_matches,
     parse,
     same_value,
 )
@@ -90,7 +90,7 @@ class BootSysctl:
         explicit = self._table.get(name)
         if explicit is not None:
             return explicit if explicit.value is not None else None
-        patterns = [a for a in self._table.values() if a.is_glob and a.value is not None and _matches(name, a.name)]
+        patterns = [a for a in self._table.values() if a.is_glob and a.value is not None and name_matches(name, a.name)]
         return patterns[-1] if patterns else None
 
     def cancelled_by(self, name: str) -> Assignment | None:
@@ -160,9 +160,3 @@ def _by(verdict: BootVerdict, last: Assignment, setter: str) -> BootVerdict:
     value = last.value or ""
     status = "kept" if same_value(value, verdict.wanted) else "lost"
     return dataclasses.replace(verdict, status=status, value=value, path=last.path, line=last.line, setter=setter)
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """glob(7) on paths: a wildcard does not match a slash."""
-    parts, patterns = name.split("/"), pattern.split("/")
-    return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import re
 import typing as t
 
@@ -56,6 +57,12 @@ def proc_name(name: str) -> str:
 def dotted(name: str) -> str:
     """The usual spelling of a path below /proc/sys; proc_name() takes it back."""
     return name.translate(_SWAP)
+
+
+def name_matches(name: str, pattern: str) -> bool:
+    """Whether a path below /proc/sys matches a pattern, as glob(7) has it: a wildcard does not match a slash."""
+    parts, patterns = name.split("/"), pattern.split("/")
+    return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
 def key_name(name: str, where: str = "settings") -> str:

@@ -4,7 +4,7 @@
 """What sets kernel parameters after systemd-sysctl has: tuned, openibd, ufw, network hooks, boot scripts. PRIVATE to the collection.
 
 Sources: tuned's tuned-main.conf and plugin_sysctl.py, openibd and sysctl_perf_tuning of MLNX_OFED, ufw's /etc/default/ufw,
-NetworkManager-dispatcher(8), interfaces(5).
+NetworkManager-dispatcher(8), interfaces(5), systemd.network(5).
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ import re
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
-from ansible_collections.gpufabric.cluster.plugins.module_utils._sysctl_conf import Assignment, parse, proc_name
+from ansible_collections.gpufabric.cluster.plugins.module_utils._sysctl_conf import (
+    Assignment,
+    name_matches,
+    parse,
+    proc_name,
+)
 
 #: directories of scripts that run when an interface comes up, or at the end of the boot
 _HOOKS = (
@@ -27,6 +32,14 @@ _HOOKS = (
     ("ifupdown", "/etc/network/if-pre-up.d"),
     ("ifupdown", "/etc/network/if-up.d"),
 )
+_NETWORKD_DIRECTORIES = (
+    "/etc/systemd/network",
+    "/run/systemd/network",
+    "/usr/local/lib/systemd/network",
+    "/usr/lib/systemd/network",
+)
+#: what IPv4ReversePathFilter= says, as a number of rp_filter (systemd.network(5), since version 255)
+_REVERSE_PATH = {"no": "0", "strict": "1", "loose": "2"}
 _TUNED_DIRECTORIES = ("/etc/tuned/profiles", "/etc/tuned", "/usr/lib/tuned/profiles", "/usr/lib/tuned")
 
 _SYSCTL_CALL = re.compile(r"(?:^|[\s;&|(/\"'=@-])sysctl\s+(?P<arguments>[^;&|\n]*)")
@@ -43,7 +56,8 @@ _UNDO = re.compile(r"(un_?load|stop|down|reset|restore|disable)", re.IGNORECASE)
 class Setter:
     """Somebody who sets keys after systemd-sysctl.
 
-    assignments: in order; spares: whether it leaves alone (by setting them again) the keys of a file at this path.
+    assignments: in order, a name possibly a pattern; spares: whether it leaves alone (by setting them again) the keys of
+    a file at this path.
     """
 
     name: str
@@ -52,13 +66,13 @@ class Setter:
 
     def last(self, name: str, home: str) -> Assignment | None:
         """The line by which it has the last word about a key that *home* sets, None where it has none."""
-        found = [assignment for assignment in self.assignments if assignment.name == name]
-        return found[-1] if found and not self.spares(home) else None
+        found = [assignment for assignment in self.assignments if name_matches(name, assignment.name)]
+        return found[-1] if found and found[-1].value is not None and not self.spares(home) else None
 
 
 def setters_after_boot(fs: RootedFs) -> list[Setter]:
     """Everybody who sets something, in the order in which a boot runs them. Unreadable files count as absent."""
-    found = [_openibd(fs), *_hooks(fs), _ufw(fs), *_units(fs), _rc_local(fs), *_tuned(fs)]
+    found = [_openibd(fs), _networkd(fs), *_hooks(fs), _ufw(fs), *_units(fs), _rc_local(fs), *_tuned(fs)]
     return [setter for setter in found if setter.assignments]
 
 
@@ -100,6 +114,28 @@ def _openibd(fs: RootedFs) -> Setter:
     if _shell_value(fs, "/etc/infiniband/openib.conf", "RUN_SYSCTL").lower() != "yes":
         return Setter("openibd", ())
     return Setter("openibd", tuple(script_assignments(fs.read_lines(script), script)))
+
+
+def _networkd(fs: RootedFs) -> Setter:
+    """IPv4ReversePathFilter= of .network files; the first file that matches an interface is the only one for it."""
+    chosen: dict[str, str] = {}
+    for directory in _NETWORKD_DIRECTORIES:
+        for path in fs.glob(directory, "*.network"):
+            chosen.setdefault(os.path.basename(path), path)
+    found: list[Assignment] = []
+    for path in (chosen[name] for name in sorted(chosen, reverse=True)):
+        section, interfaces, line, value = "", [], 0, None
+        for number, raw in enumerate(fs.read_lines(path), 1):
+            option, _, said = (part.strip() for part in raw.partition("="))
+            if option.startswith("["):
+                section = option.strip("[]")
+            elif section == "Match" and option == "Name":
+                interfaces += said.split()
+            elif section == "Network" and option == "IPv4ReversePathFilter":
+                line, value = number, _REVERSE_PATH.get(said)
+        # one that says nothing keeps the files after it from saying something
+        found += [Assignment(f"net/ipv4/conf/{name}/rp_filter", value, path, line) for name in interfaces]
+    return Setter("systemd-networkd", tuple(found))
 
 
 def _ufw(fs: RootedFs) -> Setter:

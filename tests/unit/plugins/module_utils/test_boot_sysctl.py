@@ -228,6 +228,39 @@ def test_interfaces_file_ufw_and_units(node: pathlib.Path) -> None:
     assert (*where(lost), lost.setter) == ("lost", "/etc/systemd/system/tune.service", 3, "tune.service")
 
 
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"50-rails.network": "[Match]\nName=rail0 rail1\n[Network]\nIPv4ReversePathFilter=strict\n"}, ("lost", 4)),
+        ({"50-rails.network": "[Match]\nName=rail*\n\n[Network]\nIPv4ReversePathFilter=no\n"}, ("lost", 5)),
+        ({"50-rails.network": "[Match]\nName=rail*\n[Network]\nIPv4ReversePathFilter=loose\n"}, ("kept", 4)),
+        ({"50-rails.network": "[Match]\nName=eth*\n[Network]\nIPv4ReversePathFilter=strict\n"}, ("kept", 3)),
+        ({"50-rails.network": "[Match]\nName=rail*\n[Network]\nDHCP=no\n"}, ("kept", 3)),
+        (
+            {
+                "10-first.network": "[Match]\nName=rail0\n[Network]\nIPv4ReversePathFilter=loose\n",
+                "90-last.network": "[Match]\nName=*\n[Network]\nIPv4ReversePathFilter=strict\n",
+            },
+            ("kept", 4),
+        ),
+        (
+            {
+                "10-first.network": "[Match]\nName=rail0\n[Network]\nDHCP=no\n",
+                "90-last.network": "[Match]\nName=*\n[Network]\nIPv4ReversePathFilter=strict\n",
+            },
+            ("kept", 3),
+        ),
+    ],
+)
+def test_networkd_sets_rp_filter_of_the_interfaces_it_matches(
+    node: pathlib.Path, files: dict[str, str], expected: tuple[str, int]
+) -> None:
+    for name, text in files.items():
+        kernel_node.write(node, f"etc/systemd/network/{name}", text)
+    found = verdict(node, "net.ipv4.conf.rail0.rp_filter", "2")
+    assert (found.status, found.line) == expected
+
+
 def test_unreadable_files_and_lines_are_said(node: pathlib.Path) -> None:
     (node / "etc/sysctl.d/50-loop.conf").symlink_to("50-loop.conf")
     kernel_node.write(node, "etc/sysctl.d/60-bad.conf", "gibberish\n")
