@@ -56,7 +56,7 @@ _CHANNEL = re.compile(
 )
 _NET = re.compile(r"NET/([^/]+?)/(\d+)(?:\(\d+\))?(.*)$")
 _USING = re.compile(r"NET/(\S[^:]{0,40}?) ?: Using(?! interface)(.*)")
-_HCA = re.compile(r"\[\d+\] ?([^\s:\[\]{}<>]+):(\d+)[:\d]*/((?:RoCE|IB|Ethernet|InfiniBand)\w*)")
+_HCA = re.compile(r"\[\d+\] ?([^\s:\[\]{}<>]+):(\d+)[:\d]*/(\w+)")
 _HCA_TRACE = re.compile(r"NET/IB: \[\d+\] ([^\s:]+):uverbs\d+:(\d+)/(RoCE|IB)")
 _INTERFACE = re.compile(
     r"(?:\[\d+\]|OOB |Bootstrap ?: Using |Using interface )([A-Za-z][\w.\-@]{0,30}):(?=[\[\]0-9a-fA-F:.]{2,45}(?:%\w{1,30})?<)"

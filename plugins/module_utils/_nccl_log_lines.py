@@ -71,9 +71,7 @@ _CHANNEL = re.compile(
     rb"\n(?:\S{1,80} )?([^\s:\[\]()|'\"]+):\d+:\d+ \[-?\d+\] NCCL INFO (?:Channel|Ring) \d+(?:/\d+)? : "
     rb"(\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(\w+)\])? via ([^\n]{1,100})"
 )
-_NOT_NCCL = re.compile(
-    rb"^(?!\S+:\d+:\d+ \[-?\d+\] NCCL (?:INFO|TRACE|CALL)|\S{1,80} \S+:\d+:\d+ \[-?\d+\] NCCL INFO)[^\n]+", re.MULTILINE
-)
+_INFO = b" NCCL INFO "
 _WORDS = re.compile(
     rb"[Ee]rror|ERROR|[Ff]ail|FAIL|FATAL|[Ff]atal|[Tt]imeout|[Tt]imed out|[Kk]illed|KILLED|Abort|abort|denied|refused|[Uu]nreachable|"
     rb"No such|not found|No space|WARN|[Cc]annot|[Uu]nable|Xid|[Mm]ismatch|version |CANCELLED|TIME LIMIT|[Ii]nvalid|[Ii]llegal|"
@@ -93,13 +91,13 @@ def facts_in(block: bytes) -> t.Iterator[int]:
     for match in _FACTS.finditer(block):
         yield match.start()
     lines = block.count(b"\n")
-    others = lines - block.count(b" NCCL INFO ")
+    others = lines - block.count(_INFO)
     if others <= 0:
         return
     if others <= _FEW * lines:
-        for match in _NOT_NCCL.finditer(block):
-            if _WORDS.search(block, match.start(), match.end()):
-                yield match.start()
+        for start, end in _other_lines(block):
+            if _WORDS.search(block, start, end):
+                yield start
         return
     for word in _RARE:
         position = block.find(word)
@@ -107,6 +105,22 @@ def facts_in(block: bytes) -> t.Iterator[int]:
             yield position
             end = block.find(b"\n", position)
             position = block.find(word, end) if end >= 0 else -1
+
+
+def _other_lines(block: bytes) -> t.Iterator[tuple[int, int]]:
+    """Start and end of the lines that are not NCCL's INFO: what is left between one INFO's line end and the next one's beginning."""
+    pieces = block.split(_INFO)
+    last = len(pieces) - 1
+    offset = 0
+    for number, piece in enumerate(pieces):
+        if piece.count(b"\n") > 1 or number in (0, last):
+            start = 0 if number == 0 else piece.find(b"\n") + 1
+            end = len(piece) if number == last else piece.rfind(b"\n")
+            for line in piece[start:end].split(b"\n") if 0 <= start <= end else ():
+                if line:
+                    yield offset + start, offset + start + len(line)
+                start += len(line) + 1
+        offset += len(piece) + len(_INFO)
 
 
 def channels_in(block: bytes) -> list[tuple[bytes, bytes, bytes, bytes, bytes]]:

@@ -32,6 +32,7 @@ _GLUED_HOST = re.compile(r"(\S{1,256}?):\d{1,10}:\d{1,10} \[|(\S{1,256}): Test (
 _STAMP = re.compile(r"\s{1,80}(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _HEADER = re.compile(r"\b(?:size|bytes)\s+(?:count|N)\s+type\b(.*)")
 _LONGEST_ROW = 4000  # characters, what may be glued behind it included
+_COLUMNS_OF_A_TABLE = 9
 _BLANK_HALF = 24  # writeBenchMarkLineNullBody() leaves 32 blanks where the out-of-place half would stand
 
 _OPTIONS = re.compile(r"\bnThreads?\b:?\s*\d+\s+nGpus\b")
@@ -460,6 +461,8 @@ class _TextReader:
             self.output.errors.append(match.group(1).strip()[:500])
 
     def line(self, line: str) -> None:
+        if line.count("|") >= _COLUMNS_OF_A_TABLE:
+            line = line.replace("|", " ")  # a table that was pasted into Markdown
         if "out-of-place" in line:
             self.in_place_announced = "in-place" in line
             return

@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: E501  # lines of logs are quoted whole
 """NCCL's logs of every version: what they say of transport, settings and failure, in any coding, of any size."""
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def test_a_whole_log_is_read():
             {"hcas": ["mlx5_0", "mlx5_bond_0"], "transport": "IB"},
         ),
         ("NET/IB : Using [0]mlx5_1:1/IB/SHARP ; OOB ens7:10.0.0.1<0>", {"hcas": ["mlx5_1"]}),
+        ("NET/IB: [0] mlx5_2:1/IB ", {"hcas": ["mlx5_2"]}),
         ("NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>", {"hcas": [], "transport": None}),
         ("Plugin Path : /opt/hpcx/lib/libnccl-net.so", {"plugin": "/opt/hpcx/lib/libnccl-net.so"}),
         (
@@ -153,14 +155,12 @@ def test_what_nccl_itself_survives_is_no_failure(line):
 
 
 def test_the_first_failing_rank_is_the_cause_not_the_consequence():
-    text = "\n".join(
-        [
-            "n1:10:20 [0] NCCL INFO comm 0xa rank 0 nranks 3 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init START",
-            "n2:11:21 [0] NCCL INFO comm 0xb rank 1 nranks 3 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init START",
-            "n1:10:20 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n2<41109>",
-            "n1:10:20 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<1> with status=5 opcode=0 len=0 vendor err 249 (Send)",
-            "n2:11:21 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
-        ]
+    text = (
+        "n1:10:20 [0] NCCL INFO comm 0xa rank 0 nranks 3 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init START\n"
+        "n2:11:21 [0] NCCL INFO comm 0xb rank 1 nranks 3 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init START\n"
+        "n1:10:20 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n2<41109>\n"
+        "n1:10:20 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<1> with status=5 opcode=0 len=0 vendor err 249 (Send)\n"
+        "n2:11:21 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n"
     )
     log = parse_nccl_log(text)
     assert (log["failure"], log["errno_text"]) == ("ibv_reg_mr", "Cannot allocate memory")

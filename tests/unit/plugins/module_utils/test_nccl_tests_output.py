@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: E501  # lines of logs are quoted whole
 """Every table that nccl-tests has printed since 2017, and what launchers and other processes do to it."""
 
 from __future__ import annotations
@@ -183,6 +184,9 @@ def test_iteration_statistics_and_a_time_stamp_are_read_by_name():
         # blanks collapsed and the header's "#" lost, as web forms do
         " ".join(HEADER.replace("#", "").split()).replace("(B)", "\n(B)")
         + "\n2097152 524288 float sum -1 88.10 23.80 41.65 0 90.55 23.16 40.53 0",
+        # a table in Markdown
+        "| size | count | type | redop | root | time | algbw | busbw | #wrong | time | algbw | busbw | #wrong |\n|---|---|\n"
+        "| 2097152 | 524288 | float | sum | -1 | 88.10 | 23.80 | 41.65 | 0 | 90.55 | 23.16 | 40.53 | 0 |\n",
         # no header
         HEAD + FIRST + SECOND,
         # UTF-16 read as bytes

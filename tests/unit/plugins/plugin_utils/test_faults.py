@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: E501  # lines of logs are quoted whole
 """The fault catalogue: whole, findable, ranked by what else was seen, and described by a page that is up to date."""
 
 from __future__ import annotations
