@@ -57,7 +57,7 @@ _NCCL_VERSION = re.compile(r"\bR?NCCL version\s*:?\s*(\d{1,4}\.\d[\w.+\-]*)")
 _LOG_PREFIX = re.compile(r"\s{0,8}([^\s:]{1,256}):\d{1,10}:\d{1,10} \[")
 _STARTING = re.compile(r"Collective test starting: (\S+)")
 _DEVICE = re.compile(
-    r"\bRank\s+(\d{1,7})(?:\s+Group\s+(\d{1,7}))?(?:\s+Pid\s+(\d{1,10}))?\s+on\s+(\S{1,256})\s+device\s+(\d{1,5})"
+    r"\bRank\s+(\d{1,7})(?:\s+Group\s+(\d{1,7}))?(?:\s+Pid\s+(\d{1,10}))?\s+(?:on\s+(\S{1,256})|uses)\s+device\s+(\d{1,5})"
     r"\s+\[([^\]]{0,32})\]\s*(.*)"
 )
 _REDUCING = re.compile(r"Reducing maxBytes to (\d{1,20})")
@@ -68,7 +68,7 @@ _JSON_AT = re.compile(r"# Writing JSON output to (\S.*?)\s*$")
 _TEST_FAILURE = re.compile(
     r"(?:([A-Za-z0-9][\w.\-]{0,255}):\s)?Test (CUDA|NCCL) failure (\S{1,200}?):(\d{1,7})\s*'?([^'\n]{0,2000})"
 )
-_OLD_FAILURE = re.compile(r"^\s*(Cuda|NCCL) failure (\S{1,200}\.(?:cu|h|cc)):(\d{1,7}) '([^'\n]{0,2000})")
+_OLD_FAILURE = re.compile(r"\b(Cuda|NCCL) failure (\S{1,200}\.(?:cu|h|cc)):(\d{1,7}) '([^'\n]{0,2000})")
 _TEST_TRACE = re.compile(r"\.\. ?(\S{1,256}) pid (\d{1,10}): Test failure (\S{1,200}):(\d{1,7})")
 _TEST_TIMEOUT = re.compile(r"(?:([A-Za-z0-9][\w.\-]{0,255}):\s)?Test timeout \(-?\d{1,9}s?\)")
 _TIME_LIMIT = re.compile(
@@ -342,7 +342,8 @@ class _TextReader:
                 "name": name.strip().rstrip("\"',"),
             }
         )
-        self.hosts.add(host)
+        if host:
+            self.hosts.add(host)
         if int(rank) in self.ranks_in_run:
             self.output.rank_twice = True
         self.ranks_in_run.add(int(rank))
@@ -419,7 +420,7 @@ class _TextReader:
         if "failure" in line:
             for match in _TEST_FAILURE.finditer(line):
                 self._test_failure(match.group(1), match.group(2), match.group(3, 4), match.group(5))
-            old = _OLD_FAILURE.match(line)
+            old = _OLD_FAILURE.search(line)
             if old:
                 failure = {"kind": old.group(1).lower(), "host": None, "site": f"{old.group(2)}:{old.group(3)}"}
                 self.old_failures.append({**failure, "text": old.group(4).strip()})

@@ -257,6 +257,7 @@ def test_wide_and_wrong_numbers():
         ("Test CUDA failure common.cu:730 'unknown error'", "cuda", []),
         ("3: Test NCCL failure common.cu:730 'unhandled cuda error'", "nccl", []),
         ("NCCL failure all_reduce.cu:95 'unhandled cuda error'", "nccl", []),
+        ("1: Cuda failure common.cu:198 'invalid device ordinal'", "cuda", []),
         ("n4: Test timeout (60s) common.cu:520\n .. n4 pid 9: Test failure common.cu:520", "timeout", ["n4"]),
         ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-04T11:00:00 DUE TO TIME LIMIT ***", "timeout", []),
         ("=>> PBS: job killed: walltime 613 exceeded limit 600", "timeout", []),
@@ -319,6 +320,12 @@ def test_one_rank_placeholders_and_values_that_are_not_finite():
     answer = parse_nccl_tests(endless + "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : -nan \n")
     assert (answer["failure"], len(answer["rows"]), answer["non_finite_rows"]) == ("non_finite_values", 1, 1)
     assert math.isnan(answer["avg_busbw_printed"][0])
+
+
+def test_the_device_list_of_nccl_1_names_no_host():
+    text = "# Using devices\n#   Rank  0 uses device  0 [0x02] Tesla P100-PCIE-16GB\n#   Rank  1 uses device  1 [0x03] Tesla P100-PCIE-16GB\n"
+    answer = parse_nccl_tests(text)
+    assert (answer["ranks"], answer["tables"][0]["devices"][1]["host"]) == (2, None)
 
 
 def test_an_unchecked_run_is_not_validated():
