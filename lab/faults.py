@@ -127,6 +127,24 @@ def _gid_lost(target: _Target) -> _Steps:
     )
 
 
+def _rails_swapped(target: _Target) -> _Steps:
+    """The rail and the one after it (the first after the last) carry each other's addresses."""
+    rails = target.node.rails
+    if len(rails) < 2 or target.link not in rails:
+        raise LabError(f"{target.kind} needs two rails: {target.node.name} has {len(rails)}")
+    one, other = target.link, rails[(rails.index(target.link) + 1) % len(rails)]
+
+    def addresses(first: Link, second: Link) -> Action:
+        commands = [f"ip -4 address flush dev {link.interface}" for link in (one, other)]
+        commands += [
+            f"ip address add {first.cidr} dev {one.interface}",
+            f"ip address add {second.cidr} dev {other.interface}",
+        ]
+        return OnNode(" && ".join(commands))
+
+    return _Steps([addresses(other, one)], [addresses(one, other)], f"{one.interface} and {other.interface} swapped")
+
+
 def _switch_rule(target: _Target, detail: str, **effect: t.Any) -> _Steps:
     rule = Rule(target.name, target.node.number, peer=target.peer_number, **effect)
     network = target.link.network.name
@@ -267,6 +285,7 @@ KINDS: dict[str, Kind] = {
     ),
     "hca-removed": Kind("the RDMA device is gone, its interface stays", True, _hca_removed),
     "gid-lost": Kind("the interface loses its IPv4 address, the HCA its GID", True, _gid_lost),
+    "rails-swapped": Kind("the rail and the next one carry each other's addresses", True, _rails_swapped),
     "roce-blocked": Kind("UDP port 4791 is blocked, at the switch or on the node (--at)", True, _roce_blocked),
     "tcp-blocked": Kind("the node takes no new TCP connections to ports from 1024", False, _tcp_blocked),
     "rate-limit": Kind(

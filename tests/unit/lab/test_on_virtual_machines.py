@@ -92,6 +92,8 @@ def shows(cluster: Cluster, kind: str) -> bool:
         return DEVICE not in output(cluster, "n2", "rdma link") and " 0% packet loss" in ping(cluster)
     if kind == "gid-lost":
         return "inet " not in output(cluster, "n2", f"ip -4 address show dev {INTERFACE}")
+    if kind == "rails-swapped":
+        return PLAN.node("n2").rails[0].cidr in output(cluster, "n2", f"ip -4 address show dev {INTERFACE}")
     if kind == "roce-blocked":
         return " 0% packet loss" in ping(cluster) and pingpong(cluster) != 0
     if kind == "tcp-blocked":
