@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import typing as t
 
@@ -33,28 +34,36 @@ def read_addresses(tools: Tools) -> tuple[dict[str, list[str]], str]:
     except ValueError:
         return {}, done.problem or "ip -json address show printed no JSON"
     addresses = {
-        link["ifname"]: [f"{a['local']}/{a['prefixlen']}" for a in link.get("addr_info", []) if "local" in a]
+        link["ifname"]: [address for entry in link.get("addr_info") or [] for address in _address(entry)]
         for link in (links if isinstance(links, list) else [])
         if isinstance(link, dict) and "ifname" in link
     }
     return addresses, "" if addresses else done.problem
 
 
+def _address(entry: t.Any) -> list[str]:
+    """The address of an entry of ip(8)'s addr_info; none where it is no address."""
+    try:
+        return [str(ipaddress.ip_interface(f"{entry['local']}/{entry['prefixlen']}"))]
+    except (KeyError, TypeError, ValueError):
+        return []
+
+
 def describe(fs: RootedFs, name: str, addresses: t.Sequence[str]) -> dict[str, t.Any]:
     """One interface.
 
-    mtu in bytes; speed_mbps None where the driver does not say (-1); admin_up: IFF_UP; carrier None where the
+    mtu in bytes; speed_mbps None where the driver does not say (-1); admin_up: IFF_UP, None where unreadable; carrier None where the
     interface is down; arp_ignore, arp_announce, rp_filter: the value in force, the higher one of `all` and the interface.
     """
     base = f"{NET}/{name}"
-    flags = fs.read_value(f"{base}/flags") or "0x0"
+    flags = _number(fs.read_value(f"{base}/flags"))
     speed = _number(fs.read_value(f"{base}/speed"))
     return {
         "mtu": _number(fs.read_value(f"{base}/mtu")),
         "mac": fs.read_value(f"{base}/address") or "",
         "operstate": fs.read_value(f"{base}/operstate") or "",
         "speed_mbps": speed if speed and speed > 0 else None,
-        "admin_up": bool(int(flags, 16) & UP),
+        "admin_up": None if flags is None else bool(flags & UP),
         "carrier": {"1": True, "0": False}.get(fs.read_value(f"{base}/carrier") or ""),
         "master": (fs.readlink(f"{base}/master") or "").rpartition("/")[2],
         "addresses": list(addresses),
@@ -76,7 +85,7 @@ def neighbours(fs: RootedFs, names: t.Collection[str]) -> list[dict[str, str]]:
     entries = []
     for line in (fs.read_value(ARP) or "").splitlines()[1:]:
         fields = line.split()
-        if len(fields) >= 6 and fields[5] in names and int(fields[2], 16) & ANSWERED:
+        if len(fields) >= 6 and fields[5] in names and (_number(fields[2]) or 0) & ANSWERED:
             entries.append({"ip": fields[0], "mac": fields[3].lower(), "netdev": fields[5]})
     count: dict[str, int] = {}
     for entry in entries:
@@ -86,7 +95,8 @@ def neighbours(fs: RootedFs, names: t.Collection[str]) -> list[dict[str, str]]:
 
 
 def _number(text: str | None) -> int | None:
+    """A decimal or 0x number, None for anything else."""
     try:
-        return int(text or "")
+        return int(text or "", 0)
     except ValueError:
         return None

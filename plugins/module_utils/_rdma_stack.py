@@ -34,12 +34,17 @@ DMABUF_SYMBOL = " ib_umem_dmabuf_get"
 def read_stack(fs: RootedFs, tools: Tools, with_gpus: bool) -> dict[str, t.Any]:
     """The software beside the devices.
 
-    vendor_stack: release of DOCA-OFED or MLNX_OFED as installed, "" for the distribution's own; providers: user-space
+    vendor_stack: release of DOCA-OFED or MLNX_OFED as installed, "" for the distribution's own; mlx5_core: whose module
+    is loaded, as {loaded, version} (those of vendors' stacks carry a version, recent kernels' own none); providers: user-space
     drivers; tools: {name: path or None}; modules: RDMA modules live in the kernel; gpudirect: None without GPUs, else
     {driver, open_driver, peermem, dmabuf}, where dmabuf is None if /proc/kallsyms hides its names.
     """
     return {
         "vendor_stack": _vendor_stack(fs, tools),
+        "mlx5_core": {
+            "loaded": fs.exists("/sys/module/mlx5_core"),
+            "version": fs.read_value("/sys/module/mlx5_core/version") or "",
+        },
         "providers": [name[: -len(".driver")] for name in fs.listdir(PROVIDERS) if name.endswith(".driver")],
         "tools": {name: tools.find(name) for name in TOOLS},
         "modules": [name for name in fs.listdir("/sys/module") if re.match(r"(mlx[45]_|ib_|rdma_|nvidia)", name)],

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import collections
+import fnmatch
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
@@ -17,6 +18,9 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas impo
     Selection,
     Settings,
 )
+
+#: what a node without a vendor's stack has
+INBOX = "inbox"
 
 
 def judge_presence(nodes: t.Mapping[str, Observation], selection: Selection, settings: Settings) -> list[Finding]:
@@ -176,7 +180,7 @@ def judge_software(nodes: t.Mapping[str, Observation], selection: Selection, set
     An adapter without an RDMA device where peers have a compute HCA is missing already, and not named again.
     """
     findings = _firmware(selection, settings)
-    findings += _odd_stacks(nodes, selection)
+    findings += _stacks(nodes, selection, settings)
     of_peers = {
         port.hca["pcie"]["address"] for ports in selection.compute.values() for port in ports if port.hca["pcie"]
     }
@@ -224,25 +228,48 @@ def _firmware(selection: Selection, settings: Settings) -> list[Finding]:
     ]
 
 
-def _odd_stacks(nodes: t.Mapping[str, Observation], selection: Selection) -> list[Finding]:
-    stacks = {node: nodes[node]["stack"]["vendor_stack"] or "the distribution's own" for node in nodes}
+def _stacks(nodes: t.Mapping[str, Observation], selection: Selection, settings: Settings) -> list[Finding]:
+    """The RDMA stack as installed: against rdma_expected_stack, else the majority; and whether its modules run."""
+    expected = str(settings.get("rdma_expected_stack") or "")
+    stacks = {node: nodes[node]["stack"]["vendor_stack"] or INBOX for node in nodes if selection.compute[node]}
     common = majority(stacks.values())
-    if common is None:
-        return []
-    return [
-        Finding(
-            id="rdma_stack_differs",
-            severity="warning",
-            node=node,
-            subject="RDMA software",
-            evidence=f"RDMA stack: {stack}",
-            expected=f"{common[0]}, as on {common[1]} of {common[2]} nodes",
-            cause="mixed DOCA-OFED, MLNX_OFED and inbox stacks differ in defaults, tools and sysfs attributes",
-            fix=f"install {common[0]} on {node} too",
-        )
-        for node, stack in stacks.items()
-        if stack != common[0] and selection.compute[node]
-    ]
+    findings = []
+    for node, stack in stacks.items():
+        if expected and not fnmatch.fnmatchcase(stack, expected):
+            findings.append(_stack(node, stack, expected, "rdma_expected_stack", "error"))
+        elif not expected and common and stack != common[0]:
+            told = f"as on {common[1]} of {common[2]} nodes"
+            findings.append(_stack(node, stack, common[0], told, "warning"))
+        module = nodes[node]["stack"]["mlx5_core"]
+        if stack != INBOX and module["loaded"] and not module["version"]:
+            findings.append(_other_modules(node, stack))
+    return findings
+
+
+def _stack(node: str, stack: str, wanted: str, told: str, severity: str) -> Finding:
+    return Finding(
+        id="rdma_stack",
+        severity=severity,
+        node=node,
+        subject="RDMA software",
+        evidence=f"RDMA stack: {stack}",
+        expected=f"{wanted}, {told}",
+        cause="mixed DOCA-OFED, MLNX_OFED and inbox stacks differ in defaults, tools and sysfs attributes",
+        fix=f"install {wanted} on {node}; this role installs nothing over a vendor's stack",
+    )
+
+
+def _other_modules(node: str, stack: str) -> Finding:
+    return Finding(
+        id="rdma_stack_not_running",
+        severity="warning",
+        node=node,
+        subject="mlx5_core",
+        evidence=f"{stack} is installed, and the loaded mlx5_core is the kernel's own",
+        expected=f"the modules of {stack}",
+        cause="the kernel was updated and the stack's modules were not built for it, or openibd did not load them",
+        fix="dkms status; dkms autoinstall; /etc/init.d/openibd restart",
+    )
 
 
 def _modules(node: str, observed: Observation, settings: Settings) -> list[Finding]:

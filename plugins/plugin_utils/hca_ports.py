@@ -17,6 +17,9 @@ NO_LID = (None, 0, 0xFFFF)
 
 NIL_GUID = "0000:0000:0000:0000"
 
+#: mlxconfig's numbers for link types
+LINK_TYPES = {"InfiniBand": 1, "Ethernet": 2}
+
 #: PCIe bandwidth below this share of what peers have counts as degraded; encodings differ by less
 PCIE_TOLERANCE = 0.95
 
@@ -27,7 +30,9 @@ def judge_ports(selection: Selection, settings: Settings) -> list[Finding]:
     alive = [port for port in ports if port.active]
     findings = [_not_active(port) for port in ports if not port.active]
     findings += [finding for finding in map(_identity, alive) if finding] if _wants_gids(settings) else []
-    findings += _odd(alive, "link_layer", str(settings.get("rdma_expected_link_layer") or ""))
+    findings += _link_layers(alive, str(settings.get("rdma_expected_link_layer") or ""))
+    findings += _boards(ports)
+    findings += [_runs_subnet_manager(port) for port in alive if _is_managed_here(port)]
     findings += _rates(alive, float(settings.get("rdma_expected_rate_gbps") or 0))
     findings += _mtus(alive, settings)
     findings += _pcie(ports, settings)
@@ -150,29 +155,72 @@ def _by_rail(ports: t.Iterable[Port]) -> dict[str, list[Port]]:
     return rails
 
 
-def _odd(ports: t.Sequence[Port], key: str, expected: str) -> list[Finding]:
+def _link_layers(ports: t.Sequence[Port], expected: str) -> list[Finding]:
     """Ports whose link layer is another one than expected, or than most ports of their rail have."""
     findings = []
     for rail, members in _by_rail(ports).items():
-        common = majority(port.port[key] for port in members)
-        wanted = expected or (common[0] if common else "")
-        told = expected and "as rdma_expected_link_layer says"
-        told = told or (f"as on {common[1]} of {common[2]} nodes of rail {rail}" if common else "")
+        common = majority(port.port["link_layer"] for port in members)
+        if expected:
+            wanted, told = expected, "as rdma_expected_link_layer says"
+        elif common:
+            wanted, told = common[0], f"as on {common[1]} of {common[2]} nodes of rail {rail}"
+        else:
+            continue
         findings += [
             Finding(
                 id="hca_link_layer",
                 severity="error",
                 node=port.node,
                 subject=port.subject,
-                evidence=f"link layer {port.port[key]}",
+                evidence=f"link layer {port.port['link_layer']}",
                 expected=f"{wanted}, {told}",
                 cause="the port's link type is set in firmware (VPI), or the adapter is another one",
-                fix=f"mlxconfig -d {port.hca['name']} set LINK_TYPE_P{port.port['port']}={2 if wanted == 'Ethernet' else 1}",
+                fix=f"mlxconfig -d {port.hca['name']} set LINK_TYPE_P{port.port['port']}={LINK_TYPES.get(wanted, 1)}",
             )
             for port in members
-            if wanted and port.port[key] != wanted
+            if port.port["link_layer"] != wanted
         ]
     return findings
+
+
+def _boards(ports: t.Iterable[Port]) -> list[Finding]:
+    """HCAs of another model than most of their rail have."""
+    findings = []
+    for rail, members in _by_rail(ports).items():
+        common = majority(port.hca["board_id"] for port in members)
+        findings += [
+            Finding(
+                id="hca_board",
+                severity="warning",
+                node=port.node,
+                subject=port.hca["name"],
+                evidence=f"board {port.hca['board_id']} ({port.hca['hca_type'] or 'type unknown'})",
+                expected=f"board {common[0]}, as on {common[1]} of {common[2]} nodes of rail {rail}",
+                cause="another adapter model was fitted, with firmware and limits of its own",
+                fix="fit the model of the other nodes, or give the node another rdma_group",
+            )
+            for port in members
+            if common and common[0] and port.hca["board_id"] not in ("", common[0])
+        ]
+    return findings
+
+
+def _is_managed_here(port: Port) -> bool:
+    lid = port.port["lid"]
+    return bool(port.port["link_layer"] == "InfiniBand" and lid not in NO_LID and lid == port.port["sm_lid"])
+
+
+def _runs_subnet_manager(port: Port) -> Finding:
+    return Finding(
+        id="hca_runs_sm",
+        severity="notice",
+        node=port.node,
+        subject=port.subject,
+        evidence=f"its LID {port.port['lid']} is the subnet manager's",
+        expected="a subnet manager on a node that computes nothing",
+        cause="SHARP refuses a port that the subnet manager uses, and load on the node delays its sweeps",
+        fix="run opensm on a management node",
+    )
 
 
 def _rates(ports: t.Sequence[Port], expected: float) -> list[Finding]:

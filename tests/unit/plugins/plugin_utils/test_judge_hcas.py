@@ -20,6 +20,8 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs impor
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_hcas import judge_hcas
 from ansible_collections.gpufabric.cluster.tests.fixtures.fake_node import FakeNode
 from ansible_collections.gpufabric.cluster.tests.fixtures.fake_rdma_tools import record_rdma_tools
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 WITNESSES = ("ibstat", "ibv_devinfo", "rdma")
 LAB = {"rdma_allowed_drivers": ["mlx5_core", "rdma_rxe"]}
@@ -397,6 +399,41 @@ def test_modules_that_are_not_loaded(tmp_path: pathlib.Path) -> None:
     ]
 
 
+OFED = {"vendor_stack": "OFED-internal-25.01-0.6.0", "mlx5_core": {"loaded": True, "version": "25.01-0.6.0"}}
+
+
+@pytest.mark.parametrize(
+    ("stack", "expected", "found"),
+    [
+        (OFED, "", [("rdma_stack", "warning", "gpu3")]),
+        ({}, "inbox", []),
+        (OFED, "OFED-internal-25.*", [("rdma_stack", "error", "gpu1"), ("rdma_stack", "error", "gpu2")]),
+        (
+            {**OFED, "mlx5_core": {"loaded": True, "version": ""}},
+            "OFED-*",
+            [
+                ("rdma_stack", "error", "gpu1"),
+                ("rdma_stack", "error", "gpu2"),
+                ("rdma_stack_not_running", "warning", "gpu3"),
+            ],
+        ),
+    ],
+)
+def test_rdma_stack(
+    tmp_path: pathlib.Path, stack: dict[str, t.Any], expected: str, found: list[tuple[str, str, str]]
+) -> None:
+    nodes = servers(tmp_path, 3)
+    nodes["gpu3"]["observed"]["stack"].update(stack)
+    told = judge_hcas(nodes, {"rdma_expected_stack": expected})
+    assert [(f.id, f.severity, f.node) for f in told if f.severity != "notice"] == found
+
+
+def test_another_model_and_a_subnet_manager(tmp_path: pathlib.Path) -> None:
+    nodes = servers(tmp_path, 3, change={2: {"board_id": "TST_0000000077"}, 4: {"lid": 1}})
+    told = [(f.id, f.severity, f.node, f.subject) for f in judge_hcas(nodes, {}) if f.id != "hca_left_out"]
+    assert told == [("hca_board", "warning", "gpu3", "mlx5_2"), ("hca_runs_sm", "notice", "gpu3", "mlx5_4 port 1")]
+
+
 def test_a_vendors_tool_is_not_missed(tmp_path: pathlib.Path) -> None:
     nodes = lab(tmp_path, {})
     absent = {"devices": [], "ports": {}, "unreadable": [], "missing": True, "problem": "mlxlink is not installed"}
@@ -438,6 +475,56 @@ def test_results_without_observation_are_passed_over(tmp_path: pathlib.Path) -> 
     nodes["n3"] = {"failed": True, "msg": "boom"}
     assert judge_hcas(nodes, LAB) == []
     assert judge_hcas({}, LAB) == []
+
+
+# ---- bad input
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_no_attribute_text_of_a_port_raises(data: st.DataObject) -> None:
+    """Whatever a kernel, a driver or an emulation puts into the attributes, it is read and judged."""
+    with tempfile.TemporaryDirectory() as directory:
+        node = lab_node(pathlib.Path(directory), 1, {})
+        for attribute in data.draw(st.sets(st.sampled_from(ATTRIBUTES), max_size=5)):
+            node.write(f"/sys/class/infiniband/mlx5_0/{attribute}", data.draw(st.text(max_size=30)))
+        for attribute in data.draw(st.sets(st.sampled_from(NETDEV_ATTRIBUTES), max_size=2)):
+            node.write(f"/sys/class/net/eth1/{attribute}", data.draw(st.text(max_size=12)))
+        node.add_tool("ip", stdout=data.draw(st.sampled_from(ADDRESSES)))
+        fs = RootedFs(node.root)
+        seen = {"n1": {"observed": observe_rdma(fs, Tools(fs))}}
+    judge_hcas({**seen, "n2": _healthy_lab_node()}, {"rdma_allowed_drivers": ["rdma_rxe", "mlx5_core", ""]})
+
+
+ATTRIBUTES = (
+    "node_guid",
+    "node_type",
+    "fw_ver",
+    "ports/1/state",
+    "ports/1/phys_state",
+    "ports/1/rate",
+    "ports/1/lid",
+    "ports/1/sm_lid",
+    "ports/1/link_layer",
+    "ports/1/gids/0",
+    "ports/1/gids/1",
+    "ports/1/gid_attrs/types/0",
+    "ports/1/gid_attrs/ndevs/0",
+)
+NETDEV_ATTRIBUTES = ("mtu", "speed", "flags", "carrier", "address")
+ADDRESSES = (
+    "",
+    "[",
+    "{}",
+    '[{"ifname": "eth1", "addr_info": [{"local": "10.77.0.999", "prefixlen": 24}, {"local": "x"}, 7, null]}]',
+    '[{"ifname": "eth1", "addr_info": null}, 3]',
+)
+
+
+@functools.cache
+def _healthy_lab_node() -> dict[str, t.Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        return observe(lab_node(pathlib.Path(directory), 2, {}))
 
 
 # ---- scale
