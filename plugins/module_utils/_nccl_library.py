@@ -36,8 +36,8 @@ WHEEL_DIRECTORY = "nvidia/nccl/lib"
 
 _BANNER = re.compile(rb"NCCL version (\d+\.\d+\.\d+)([^\0\n+]*)\+cuda(\d+\.\d+)")
 
-#: a name that ends a string; prose that ends with one has a blank before it, data may have any other byte
-_NAME = re.compile(rb"(?<! )(NCCL_[A-Z0-9_]+)(?=\0)")
+#: a name that ends a string; prose that ends with one has a word and a blank before it, data may have anything
+_NAME = re.compile(rb"(?<![!-~] )(NCCL_[A-Z0-9_]+)(?=\0)")
 
 
 @dataclasses.dataclass(frozen=True)

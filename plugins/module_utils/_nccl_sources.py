@@ -70,7 +70,10 @@ LARGEST = 256 * 1024
 #: settings listed of one node: enough to find the culprit
 MOST = 64
 
-_SETS = re.compile(r"(?<![\w#])(NCCL_[A-Z0-9_]+)(?:=|\s+=\s*|\s+(?=\S))(.*)")
+_VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s;\"'}]+)"
+_SETS = re.compile(
+    rf"(?<![\w#$])(NCCL_[A-Z0-9_]+)(?::?=|\s*=\s*|\s+DEFAULT=){_VALUE}|\bsetenv\s+(NCCL_[A-Z0-9_]+)\s+{_VALUE}"
+)
 _WRITES = re.compile(r">|\btee\b|\bcp\b|\bmv\b|\bln\b|\binstall\b|\bsed\s+-i|\brsync\b|^[fFCL]\+?\s")
 _EXECUTED = re.compile(r"^\s*Exec\w*=[-@:+!]*(/\S+)", re.MULTILINE)
 
@@ -84,26 +87,19 @@ def settings(fs: RootedFs, home: str) -> list[dict[str, t.Any]]:
             if "NCCL_" not in text or is_ours(text):
                 continue
             for number, line in enumerate(text.splitlines(), 1):
-                match = None if line.lstrip().startswith(("#", "unset", "unsetenv")) else _SETS.search(line)
-                if match and match.group(1) != SECRET:
-                    found.append(
-                        {
-                            "path": path,
-                            "kind": kind,
-                            "line": number,
-                            "name": match.group(1),
-                            "value": _bare(match.group(2)),
-                        }
-                    )
+                for name, value in _assignments(line):
+                    found.append({"path": path, "kind": kind, "line": number, "name": name, "value": value})
     return found[:MOST]
 
 
-def _bare(text: str) -> str:
-    """The value of a shell-like assignment as far as it can be told without a shell."""
-    text = re.sub(r"\s+#.*$", "", text.strip()).rstrip(";").strip()
-    if text[:1] in "\"'" and text[:1]:
-        return text[1:].partition(text[0])[0]
-    return text.split()[0].rstrip("\"'}") if text else ""
+def _assignments(line: str) -> t.Iterator[tuple[str, str]]:
+    """(name, value) of what a shell-like line sets, as far as it can be told without a shell."""
+    if line.lstrip().startswith(("#", "unset")):
+        return
+    for match in _SETS.finditer(line):
+        name, value = match.group(1) or match.group(3), match.group(2) or match.group(4)
+        if name != SECRET:
+            yield name, value[1:-1] if value[0] in "\"'" else value
 
 
 def user_files(fs: RootedFs, home: str, version: _nccl_conf.Version) -> list[dict[str, t.Any]]:
