@@ -269,3 +269,25 @@ def read_counters(fs: RootedFs, port: str) -> dict[str, int | None]:
             if name != "lifespan" and text is not None:  # lifespan is how often the driver refreshes, not a count
                 counters[name] = int(text) if text.isdigit() else None
     return counters
+
+
+def moved_counters(
+    before: t.Iterable[t.Mapping[str, t.Any]], after: t.Iterable[t.Mapping[str, t.Any]]
+) -> dict[str, dict[str, int]]:
+    """{"mlx5_0 port 1": {counter: by how much it rose}} between two readings of the devices.
+
+    One that fell (the driver was reloaded) or that one of the readings lacks is left out: nothing can be said of it.
+    """
+    earlier = {(d["name"], p["port"]): p["counters"] for d in before for p in d["ports"]}
+    moved = {}
+    for device in after:
+        for port in device["ports"]:
+            old = earlier.get((device["name"], port["port"]), {})
+            rises = {
+                name: value - old[name]
+                for name, value in port["counters"].items()
+                if value is not None and old.get(name) is not None and value > old[name]
+            }
+            if rises:
+                moved[f"{device['name']} port {port['port']}"] = rises
+    return moved

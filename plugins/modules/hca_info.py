@@ -38,6 +38,11 @@ options:
     type: str
     choices: [none, physical, all]
     default: physical
+  since:
+    description: The C(hcas) of an earlier result. By how much counters rose since then is RV(observed.moved).
+    type: list
+    elements: dict
+    default: []
   earlier_problems:
     description: What earlier steps could not do. Returned among C(problems), so that one result holds all.
     type: list
@@ -50,11 +55,11 @@ EXAMPLES = r"""
   gpufabric.cluster.hca_info:
   register: hcas
 
-- name: Read counters only, as before and after a benchmark
+- name: Read how counters moved since then
   gpufabric.cluster.hca_info:
     witnesses: []
-    counters: all
-  register: before
+    since: "{{ hcas.observed.hcas }}"
+  register: after
 """
 
 RETURN = r"""
@@ -99,6 +104,10 @@ observed:
       description: Vendor stack, user-space providers, tools, modules, and what of GPUDirect the kernel exposes.
       type: dict
       returned: success
+    moved:
+      description: By how much each counter rose since O(since), by port (C(mlx5_0 port 1)); only those that rose.
+      type: dict
+      returned: success
     problems:
       description: What could not be read, as C(id), C(subject) and C(evidence).
       type: list
@@ -109,6 +118,7 @@ observed:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_observe import observe_rdma
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_sysfs import moved_counters
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 
 
@@ -124,6 +134,7 @@ def main() -> None:
             },
             "witness_timeout": {"type": "float", "default": 20},
             "counters": {"type": "str", "choices": ["none", "physical", "all"], "default": "physical"},
+            "since": {"type": "list", "elements": "dict", "default": []},
             "earlier_problems": {"type": "list", "elements": "dict", "default": []},
         },
         supports_check_mode=True,
@@ -136,6 +147,7 @@ def main() -> None:
         module.params["counters"],
         module.params["witness_timeout"],
     )
+    observed["moved"] = moved_counters(module.params["since"], observed["hcas"])
     observed["problems"] = module.params["earlier_problems"] + observed["problems"]
     module.exit_json(changed=False, observed=observed)
 

@@ -9,8 +9,7 @@ import dataclasses
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
-
-Observation = t.Mapping[str, t.Any]
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas import Observation, Port, select_hcas
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,54 +74,33 @@ MEANINGS = (
 )
 
 
-def judge_counters(
-    before: t.Mapping[str, Observation], after: t.Mapping[str, Observation], ports: t.Mapping[str, t.Collection[str]]
-) -> list[Finding]:
-    """Findings about counters that moved between two observations of hca_info (``observed``) of the same nodes; O(N).
+def judge_counters(nodes: t.Mapping[str, Observation], settings: t.Mapping[str, t.Any]) -> list[Finding]:
+    """Findings over results of hca_info that were given an earlier reading; O(N). One a compute port and meaning.
 
-    ports: {node: its compute ports as "device:port"}; a node that is not named there is judged on all its ports. One
-    finding a port and meaning. A counter that fell (the driver was reloaded) or is unknown on one side is passed over.
+    nodes: {node: {"observed": ...}}, of which ``moved`` holds what rose; settings: the public variables of the role rdma.
     """
+    observed = {node: result["observed"] for node, result in nodes.items() if "observed" in result}
     findings = []
-    for node in after:
-        if node not in before:
-            continue
-        old = {key: counters for key, _hca, _port, counters in _counters(before[node])}
-        for key, hca, port, counters in _counters(after[node]):
-            if key in ports.get(node, (key,)):
-                moved = _moved(old.get(key, {}), counters)
-                findings += [_finding(node, hca, port, meaning, moved) for meaning in _meanings(moved)]
+    for node, ports in select_hcas(observed, settings).compute.items():
+        for port in ports:
+            moved = observed[node]["moved"].get(port.subject, {})
+            findings += [_finding(port, meaning, moved) for meaning in _meanings(moved)]
     return findings
-
-
-def _counters(observed: Observation) -> t.Iterator[tuple[str, str, int, t.Mapping[str, int | None]]]:
-    for hca in observed["hcas"]:
-        for port in hca["ports"]:
-            yield f"{hca['name']}:{port['port']}", hca["name"], port["port"], port["counters"]
-
-
-def _moved(before: t.Mapping[str, int | None], after: t.Mapping[str, int | None]) -> dict[str, int]:
-    deltas = {}
-    for name, value in after.items():
-        earlier = before.get(name)
-        if value is not None and earlier is not None and value > earlier:
-            deltas[name] = value - earlier
-    return deltas
 
 
 def _meanings(moved: t.Mapping[str, int]) -> list[Meaning]:
     return [meaning for meaning in MEANINGS if sum(moved.get(name, 0) for name in meaning.names) > meaning.most]
 
 
-def _finding(node: str, hca: str, port: int, meaning: Meaning, moved: t.Mapping[str, int]) -> Finding:
+def _finding(port: Port, meaning: Meaning, moved: t.Mapping[str, int]) -> Finding:
     told = ", ".join(f"{name} +{moved[name]}" for name in meaning.names if name in moved)
     return Finding(
         id="hca_counters" if meaning.severity == "warning" else "hca_counters_fatal",
         severity=meaning.severity,
-        node=node,
-        subject=f"{hca} port {port}",
+        node=port.node,
+        subject=port.subject,
         evidence=f"during the run: {told}",
         expected="no error counted" if not meaning.most else f"{meaning.most} at most",
         cause=meaning.cause,
-        fix=meaning.fix.format(hca=hca, port=port),
+        fix=meaning.fix.format(hca=port.hca["name"], port=port.port["port"]),
     )
