@@ -26,8 +26,8 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log_stream
 READ_WHOLE = 1 << 20
 
 # What is kept is bounded, so that memory does not grow with the log.
-MOST_FAILURES = 1000
-MOST_NOTABLE = 1000
+MOST_FAILURES = 200
+MOST_NOTABLE = 500
 MOST_PAIRS = 20_000
 MOST_NAMES = 20_000
 LIKE_LINES = (
@@ -150,6 +150,9 @@ class NcclLog:
         self.algorithms: collections.Counter[str] = collections.Counter()
         self.failures: list[dict[str, t.Any]] = []
         self.failure_count = 0
+        self.first_cause: dict[str, t.Any] | None = None
+        self.earliest: dict[str, t.Any] | None = None
+        self.all_causes_timed = True
         self.notable: dict[str, dict[str, t.Any]] = {}
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -376,24 +379,31 @@ class NcclLog:
         return None
 
     def _fail(self, line: Line, number: int) -> None:
-        failure = failure_of(line.message) if self.failure_count < MOST_FAILURES else None
+        failure = failure_of(line.message)
         if failure is None:
             return
         self.failure_count += 1
-        self.failures.append(
-            {
-                "name": failure.name,
-                "consequence": failure.consequence,
-                "host": line.host,
-                "pid": line.pid,
-                "rank": self.rank_of(line),
-                "device": line.device,
-                "time": line.time,
-                "line": number,
-                "text": line.message.strip()[:LONGEST_TEXT],
-                **failure.details,
-            }
-        )
+        entry = {
+            "name": failure.name,
+            "consequence": failure.consequence,
+            "host": line.host,
+            "pid": line.pid,
+            "rank": self.rank_of(line),
+            "device": line.device,
+            "time": line.time,
+            "line": number,
+            "text": line.message.strip()[:LONGEST_TEXT],
+            **failure.details,
+        }
+        if len(self.failures) < MOST_FAILURES:
+            self.failures.append(entry)
+        earlier = self.earliest
+        if failure.consequence or line.time is None:
+            self.all_causes_timed = self.all_causes_timed and failure.consequence
+        elif earlier is None or (line.time, number) < (earlier["time"], earlier["line"]):
+            self.earliest = entry
+        if not failure.consequence and self.first_cause is None:
+            self.first_cause = entry
 
     def _note(self, line: Line, number: int) -> None:
         key = _DIGITS.sub("#", line.message[:LONGEST_TEXT])
@@ -417,18 +427,13 @@ class NcclLog:
 
         Time stamps (NCCL 2.26 and later put them on WARN lines) come first because a log joined from one file a rank is not in order.
         """
-        causes = [failure for failure in self.failures if not failure["consequence"]] or self.failures
-        if not causes:
-            return None
-        if all(failure["time"] for failure in causes):
-            return min(causes, key=lambda failure: (failure["time"], failure["line"]))
-        first = causes[0]
-        if (
-            first["name"] == "cuda"
-        ):  # NCCL reports the CUDA call by which it pins a shared segment, then the segment itself
-            for failure in causes[1:4]:
-                if failure["name"] == "shm" and failure["pid"] == first["pid"]:
-                    return failure
+        if self.earliest and self.all_causes_timed:
+            return self.earliest
+        first = self.first_cause or next(iter(self.failures), None)
+        if first and first["name"] == "cuda":
+            # NCCL reports the CUDA call by which it pins a shared segment, then the segment itself.
+            later = self.failures[self.failures.index(first) + 1 :][:3] if first in self.failures else []
+            return next((each for each in later if each["name"] == "shm" and each["pid"] == first["pid"]), first)
         return first
 
     # -- answer ------------------------------------------------------------------------------------------------------
@@ -560,7 +565,7 @@ def parse_nccl_log(text: str | bytes) -> dict[str, t.Any]:
     plugin: its path; hcas: in the order of their first mention, without port and link type.
     failure: what failed first (ib_completion, bootstrap, ibv_modify_qp, ibv_reg_mr, duplicate_gpu, shm ...), with status, vendor_err,
     direction and errno_text of that line; first_failure: that line with its host, rank, pid, time and line number, chosen as the one
-    that the others follow from; failures: all, up to 1,000, each marked ``consequence`` where it usually follows another rank's end.
+    that the others follow from; failures: the first 200, each marked ``consequence`` where it usually follows another rank's end.
     versions, networks (by host), environment (in force), environment_differs (between ranks), channels, algorithms, transports (how
     many channels of each kind), transports_by_pair (all_pairs: whether none is left out),
     gdr_by_host ({host: {send: {with, without}, receive}}), hcas_by_host,

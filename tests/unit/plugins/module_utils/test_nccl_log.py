@@ -177,6 +177,14 @@ def test_time_stamps_beat_the_order_of_joined_files():
     assert parse_nccl_log(f"{later}\n{earlier}\n")["first_failure"]["host"] == "n2"
 
 
+def test_the_earliest_failure_is_found_behind_more_failures_than_are_kept():
+    line = "[2026-03-13 22:26:%02d] n%d:10:20 [0] x.cc:1 NCCL WARN Call to ibv_create_qp failed\n"
+    text = "".join(line % (30 + number % 20, number) for number in range(400)) + line % (2, 999)
+    log = parse_nccl_log(text)
+    assert (len(log["failures"]), log["failure_count"]) == (200, 401)
+    assert log["first_failure"]["host"] == "n999"
+
+
 def test_the_cuda_call_behind_a_shared_segment_is_not_the_failure():
     lines = "[1] misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'\n[1] misc/shmutils.cc:114 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-N (size 9637888)\n"
     assert parse_nccl_log(lines)["failure"] == "shm"
