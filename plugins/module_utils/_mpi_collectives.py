@@ -88,7 +88,7 @@ def wrong_elements(found: array.array[t.Any], expected: array.array[t.Any]) -> i
     """How many elements differ: one comparison of memory when none does."""
     if found == expected:
         return 0
-    return sum(a != b for a, b in zip(found, expected)) + abs(len(found) - len(expected))
+    return sum(bool(a != b) for a, b in zip(found, expected)) + abs(len(found) - len(expected))
 
 
 class Bench:

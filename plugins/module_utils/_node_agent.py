@@ -67,7 +67,7 @@ class Agent:
 
     def _do_logs(self, request: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
         """{name: text} of NCCL's own log files, and they are gone; with keep 0 they only go."""
-        logs = {}
+        logs: dict[str, str] = {}
         for path in self._fs.glob(self.lease.work, LOG_PATTERN):
             if len(logs) < int(request.get("keep", 0)):
                 logs[os.path.basename(path)] = head_and_tail(self._fs.read_text(path), LOG_LIMIT)
@@ -146,9 +146,9 @@ def serve(fs: RootedFs, run_id: str, stdin: int = 0, stdout: int = 1) -> int:
             *lines, buffered = (buffered + received).split(b"\n")
             for text in filter(None, lines):
                 request = json.loads(text)
-                reply = agent.handle(request)
-                if reply is not None:
-                    answer(reply)
+                now = agent.handle(request)
+                if now is not None:
+                    answer(now)
                 if request["do"] == "end":
                     return 0
     except (BrokenPipeError, ConnectionError):

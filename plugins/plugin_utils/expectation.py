@@ -18,15 +18,18 @@ import pathlib
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import FACTORS
+from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import FACTORS, parse_size
 
 Run = t.Mapping[str, t.Any]
 Nodes = t.Mapping[str, t.Mapping[str, t.Any]]
+Baseline = t.Mapping[tuple[str, str, str, str, int], float]
 
 DATA = pathlib.Path(__file__).parent / "data"
 
 #: collectives in which each rank's data leaves through one NIC of its own, however many the node has
 ONE_NIC = frozenset({"alltoall", "sendrecv", "gather", "scatter"})
+#: a size that is mostly latency may take so many times the expected time: what one operation takes varies more than bandwidth
+MOST_LATENCY = 3.0
 #: Gb/s to GB/s
 GBIT = 1 / 8
 
@@ -56,6 +59,69 @@ class Expectation:
 def constants() -> dict[str, t.Any]:
     """data/expectation.json: efficiencies, latencies in µs, NVLink bandwidth a GPU and direction in GB/s."""
     return t.cast("dict[str, t.Any]", json.loads((DATA / "expectation.json").read_text()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """What is expected of one size. busbw_gbs: GB/s, None where nothing tells it; source: where it is from, as a sentence.
+
+    allowed_us: for a size that is mostly latency, the time that it may take, in µs; else None.
+    """
+
+    busbw_gbs: float | None
+    source: str
+    allowed_us: float | None = None
+
+
+class Expectations:
+    """For all sizes of one run: the user's own numbers first, then a baseline's, then the computed ones.
+
+    baseline: {(collective, stage, rail, transport, size in bytes): busbw} of an accepted run, see read_baseline().
+    """
+
+    def __init__(
+        self, run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes, baseline: Baseline | None = None
+    ) -> None:
+        self._run = run
+        self._told = settings.get("nccl_tests_expect") or []
+        self._baseline = baseline or {}
+        self.computed = expect(run, settings, nodes)
+
+    def at(self, size_bytes: int) -> Point:
+        for entry in self._told:
+            fits = entry.get("collective") in (None, self._run["collective"]) and entry.get("stage") in (
+                None,
+                self._run["stage"],
+            )
+            if fits and size_bytes >= parse_size(str(entry.get("min_bytes", 0))):
+                return Point(float(entry["busbw_gbs"]), "nccl_tests_expect")
+        busbw = self.computed.busbw_gbs(self._run["collective"], size_bytes, self._run["ranks"])
+        peak = self.computed.peak_gbs
+        mostly_latency = busbw is not None and peak is not None and busbw < peak / 2
+        accepted = self._baseline.get(key_of(self._run, size_bytes))
+        if accepted:
+            busbw, source = accepted, "the baseline"
+        else:
+            source = self.computed.source
+        if not mostly_latency or busbw is None or size_bytes <= 0:
+            return Point(busbw, source)
+        factor = FACTORS[self._run["collective"]](self._run["ranks"]) if self._run["collective"] in FACTORS else 1.0
+        return Point(busbw, source, MOST_LATENCY * size_bytes * factor / (busbw * 1e3))
+
+
+def key_of(run: Run, size_bytes: int) -> tuple[str, str, str, str, int]:
+    """By what a row of one run is the same as a row of another."""
+    return (run["collective"], run["stage"], run["rail"], run["transport"]["claimed"], size_bytes)
+
+
+def read_baseline(record: t.Mapping[str, t.Any]) -> Baseline:
+    """Out-of-place busbw of every row of a run record, by key_of()."""
+    return {
+        key_of(run, row["size_bytes"]): row["out_of_place"]["busbw_gbs"]
+        for run in record.get("benchmark", {}).get("runs", [])
+        for row in run["rows"]
+        if row["out_of_place"]["busbw_gbs"]
+    }
 
 
 def expect(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> Expectation:
@@ -101,7 +167,7 @@ def _rates(node: t.Mapping[str, t.Any], rail: str) -> list[float]:
     """Gb/s of each active port; of the one rail only, where the run is about one (an HCA's name, or a network)."""
     ports = [
         (device["name"], port)
-        for device in node.get("rdma", {}).get("devices", [])
+        for device in node.get("rdma", {}).get("observed", {}).get("devices", [])
         for port in device["ports"]
         if port["state"] == "ACTIVE" and port["rate_gbps"]
     ]
@@ -115,7 +181,9 @@ def _nvlink(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> tuple[fl
     told = settings.get("nccl_tests_nvlink_gbs")
     if told:
         return float(told), f"{told} GB/s a GPU (nccl_tests_nvlink_gbs)"
-    gpus = [gpu for node in run["nodes"] for gpu in nodes.get(node, {}).get("node", {}).get("observed", {}).get("gpus", [])]
+    gpus = [
+        gpu for node in run["nodes"] for gpu in nodes.get(node, {}).get("node", {}).get("observed", {}).get("gpus", [])
+    ]
     for entry in constants()["nvlink_gbs"]:
         if gpus and re.search(entry["match"], gpus[0]["name"]):
             return float(entry["gbs"]), f"NVLink of {gpus[0]['name']}, {entry['gbs']} GB/s a direction"

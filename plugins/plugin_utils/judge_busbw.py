@@ -5,17 +5,24 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation import Expectation, Nodes, Run, expect
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation import (
+    Baseline,
+    Expectations,
+    Nodes,
+    Point,
+    Run,
+    read_baseline,
+)
 
 Verdict = dict[str, t.Any]
 
-#: measured against expected; below it a size fails. What is noise on a quiet fabric is 5 to 10 %
+#: measured against expected; below it a size fails, unless nccl_tests_tolerated_share says another share
 LEAST_SHARE = 0.9
-#: sizes for which the expectation is mostly latency are held against the time that they took: so many times the expected one
-MOST_LATENCY = 3.0
 
 #: failure of a run: (what is said of it, what to do)
 FAILURES = {
@@ -66,16 +73,38 @@ def judge_busbw(
     findings = [_left_out(entry) for entry in left_out]
     if problem and not runs:
         findings.append(_not_measured(problem))
+    baseline, problems = _baseline(str(settings.get("nccl_tests_baseline") or ""))
+    findings += problems
+    least = float(settings.get("nccl_tests_tolerated_share") or LEAST_SHARE)
     verdicts: list[Verdict] = []
     for run in runs:
         findings += _failure(run)
         if not run["rows"]:
             continue
-        expectation = expect(run, settings, nodes)
-        judged = [_verdict(run, row, expectation) for row in run["rows"]]
+        expectations = Expectations(run, settings, nodes, baseline)
+        judged = [_verdict(run, row, expectations, least) for row in run["rows"]]
         verdicts += judged
-        findings += _below(run, judged, expectation) + _transport(run)
+        findings += _below(run, judged, expectations) + _transport(run)
     return verdicts, findings
+
+
+def _baseline(path: str) -> tuple[Baseline, list[Finding]]:
+    if not path:
+        return {}, []
+    try:
+        return read_baseline(json.loads(pathlib.Path(path).expanduser().read_text())), []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {}, [
+            Finding(
+                id="baseline_unreadable",
+                severity="error",
+                node="",
+                subject="nccl_tests_baseline",
+                evidence=f"{path} cannot be read: {type(error).__name__}: {error}",
+                expected="the run.json of an earlier run on the controller",
+                fix="set nccl_tests_baseline to results/<run id>/run.json of an accepted run, or remove it",
+            )
+        ]
 
 
 def _what(run: Run) -> str:
@@ -138,11 +167,11 @@ def _last_words(run: Run) -> str:
     return ", ".join(filter(None, [status, told[-1][:200] if told else ""]))
 
 
-def _verdict(run: Run, row: t.Mapping[str, t.Any], expectation: Expectation) -> Verdict:
+def _verdict(run: Run, row: t.Mapping[str, t.Any], expectations: Expectations, least: float) -> Verdict:
     half = row["out_of_place"]
     size, busbw = row["size_bytes"], half["busbw_gbs"]
-    expected = expectation.busbw_gbs(run["collective"], size, run["ranks"])
-    status, why = _status(half, size, expected, expectation)
+    point = expectations.at(size)
+    status, why = _status(half, size, point, least)
     return {
         "stage": run["stage"],
         "collective": run["collective"],
@@ -150,39 +179,34 @@ def _verdict(run: Run, row: t.Mapping[str, t.Any], expectation: Expectation) -> 
         "transport": run["transport"]["claimed"],
         "size_bytes": size,
         "busbw_gbs": busbw,
-        "expected_busbw_gbs": expected,
-        "line_rate_gbs": expectation.line_rate_gbs,
-        "margin": busbw / expected - 1.0 if expected and busbw is not None else None,
+        "expected_busbw_gbs": point.busbw_gbs,
+        "line_rate_gbs": expectations.computed.line_rate_gbs,
+        "margin": busbw / point.busbw_gbs - 1.0 if point.busbw_gbs and busbw is not None else None,
         "status": status,
         "why": why,
     }
 
 
-def _status(
-    half: t.Mapping[str, t.Any], size: int, expected: float | None, expectation: Expectation
-) -> tuple[str, str]:
+def _status(half: t.Mapping[str, t.Any], size: int, point: Point, least: float) -> tuple[str, str]:
     if half["wrong"]:
         return "fail", f"{half['wrong']:g} element(s) were wrong"
     if size == 0:
         return "pass", "nothing to move: the size is below 16 bytes a rank"
-    if half["busbw_gbs"] is None:
+    if half["busbw_gbs"] is None or half["time_us"] is None:
         return "fail", "no bandwidth was measured"
-    if expected is None:
-        return "unjudged", f"no expectation: {expectation.source}"
-    share = half["busbw_gbs"] / expected
-    assert expectation.peak_gbs is not None
-    if expected < expectation.peak_gbs / 2:
-        limit = expectation.latency_us * MOST_LATENCY
-        needed = limit + size / (expectation.peak_gbs * 1e3)
-        if half["time_us"] <= needed:
-            return "pass", f"mostly latency: {half['time_us']:.0f} µs, {needed:.0f} µs allowed"
-        return "fail", f"mostly latency: {half['time_us']:.0f} µs, where {needed:.0f} µs are allowed"
-    said = f"{half['busbw_gbs']:.4g} GB/s, {share:.0%} of the {expected:.4g} GB/s expected ({expectation.source})"
-    return ("pass" if share >= LEAST_SHARE else "fail"), said
+    if point.busbw_gbs is None:
+        return "unjudged", f"no expectation: {point.source}"
+    if point.allowed_us is not None:
+        ok = half["time_us"] <= point.allowed_us
+        return "pass" if ok else "fail", f"mostly latency: {half['time_us']:.0f} µs, {point.allowed_us:.0f} µs allowed"
+    share = half["busbw_gbs"] / point.busbw_gbs
+    said = f"{half['busbw_gbs']:.4g} GB/s, {share:.0%} of the {point.busbw_gbs:.4g} GB/s expected ({point.source})"
+    return "pass" if share >= least else "fail", said
 
 
-def _below(run: Run, judged: t.Sequence[Verdict], expectation: Expectation) -> list[Finding]:
+def _below(run: Run, judged: t.Sequence[Verdict], expectations: Expectations) -> list[Finding]:
     """One finding a run for all sizes that failed, with the worst of them; one where nothing could be judged."""
+    peak = expectations.computed.peak_gbs
     failed = [verdict for verdict in judged if verdict["status"] == "fail"]
     if failed:
         worst = min(failed, key=lambda verdict: verdict["margin"] if verdict["margin"] is not None else -1.0)
@@ -193,9 +217,7 @@ def _below(run: Run, judged: t.Sequence[Verdict], expectation: Expectation) -> l
                 node="",
                 subject=_what(run),
                 evidence=f"{len(failed)} of {len(judged)} sizes are below; at {worst['size_bytes']} bytes {worst['why']}",
-                expected=f"busbw near {expectation.peak_gbs:.4g} GB/s for large sizes"
-                if expectation.peak_gbs
-                else "right data",
+                expected="right data" if peak is None else f"busbw near {peak:.4g} GB/s for large sizes",
                 cause="a link, an HCA, a setting or a node is slower than its kind",
                 fix="ansible-playbook gpufabric.cluster.isolate names the node and link; then ansible-playbook gpufabric.cluster.diagnose",
             )
@@ -208,7 +230,7 @@ def _below(run: Run, judged: t.Sequence[Verdict], expectation: Expectation) -> l
                 severity="error",
                 node="",
                 subject=_what(run),
-                evidence=f"{len(unjudged)} sizes were measured and none could be judged: {expectation.source}",
+                evidence=f"{len(unjudged)} sizes were measured and none could be judged: {expectations.computed.source}",
                 expected="a line rate to hold the measurement against",
                 fix="set nccl_tests_line_rate_gbps to what one node's NICs give together, in Gb/s",
             )

@@ -36,7 +36,7 @@ def prove(
 def bytes_to_move(collective: str, ranks: int, iterations: int, rows: t.Sequence[t.Mapping[str, t.Any]]) -> float:
     """Bytes that cross one rank's link in all timed iterations: busbw's own definition, size × factor, in both halves."""
     factor = FACTORS[collective](ranks) if collective in FACTORS else 1.0
-    return 2.0 * iterations * factor * sum(row["size_bytes"] for row in rows)
+    return 2.0 * iterations * factor * float(sum(row["size_bytes"] for row in rows))
 
 
 def _prove_mpi(raw: t.Mapping[str, t.Any], rows: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str, t.Any]:
