@@ -15,6 +15,8 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas impo
 #: LIDs that no subnet manager gave: 0, and the permissive one (InfiniBand specification, 4.1.3)
 NO_LID = (None, 0, 0xFFFF)
 
+V = t.TypeVar("V", int, float, str)
+
 NIL_GUID = "0000:0000:0000:0000"
 
 #: mlxconfig's numbers for link types
@@ -155,32 +157,56 @@ def _by_rail(ports: t.Iterable[Port]) -> dict[str, list[Port]]:
     return rails
 
 
+def _reference(
+    rail: str, values: t.Sequence[V], of_all: tuple[V, int, int] | None, expected: V | None, variable: str
+) -> tuple[V, str]:
+    """(what the ports of a rail are held against, why it is that).
+
+    In this order: what the user expects; what most of the rail's nodes have; what most compute ports have (a single
+    node, or two that disagree); else the greatest, which is said to be a guess.
+    """
+    if expected:
+        return expected, variable
+    common = majority(values) if len(values) > 1 else None
+    if common:
+        return common[0], f"as on {common[1]} of {common[2]} nodes of rail {rail}"
+    if of_all:
+        doubt = f"; the nodes of rail {rail} disagree" if len(values) > 1 else ""
+        return of_all[0], f"as on {of_all[1]} of {of_all[2]} compute ports{doubt}"
+    return max(values), f"as its peers on rail {rail}, of which there are too few to say which one is odd"
+
+
+def _deviations(
+    ports: t.Sequence[Port], value: t.Callable[[Port], V | None], expected: V | None, variable: str
+) -> t.Iterator[tuple[Port, V, V, str]]:
+    """(port, what it has, what it should have, why that) of every port that differs from its reference."""
+    known = [(port, have) for port in ports for have in [value(port)] if have]
+    of_all = majority(have for _port, have in known)
+    rails: dict[str, list[tuple[Port, V]]] = collections.defaultdict(list)
+    for port, have in known:
+        rails[port.rail].append((port, have))
+    for rail, members in rails.items():
+        wanted, told = _reference(rail, [have for _port, have in members], of_all, expected, variable)
+        for port, have in members:
+            if have != wanted:
+                yield port, have, wanted, told
+
+
 def _link_layers(ports: t.Sequence[Port], expected: str) -> list[Finding]:
-    """Ports whose link layer is another one than expected, or than most ports of their rail have."""
-    findings = []
-    for rail, members in _by_rail(ports).items():
-        common = majority(port.port["link_layer"] for port in members)
-        if expected:
-            wanted, told = expected, "as rdma_expected_link_layer says"
-        elif common:
-            wanted, told = common[0], f"as on {common[1]} of {common[2]} nodes of rail {rail}"
-        else:
-            continue
-        findings += [
-            Finding(
-                id="hca_link_layer",
-                severity="error",
-                node=port.node,
-                subject=port.subject,
-                evidence=f"link layer {port.port['link_layer']}",
-                expected=f"{wanted}, {told}",
-                cause="the port's link type is set in firmware (VPI), or the adapter is another one",
-                fix=f"mlxconfig -d {port.hca['name']} set LINK_TYPE_P{port.port['port']}={LINK_TYPES.get(wanted, 1)}",
-            )
-            for port in members
-            if port.port["link_layer"] != wanted
-        ]
-    return findings
+    deviations = _deviations(ports, lambda port: str(port.port["link_layer"]), expected, "rdma_expected_link_layer")
+    return [
+        Finding(
+            id="hca_link_layer",
+            severity="error",
+            node=port.node,
+            subject=port.subject,
+            evidence=f"link layer {have}",
+            expected=f"{wanted}, {told}",
+            cause="the port's link type is set in firmware (VPI), or the adapter is another one",
+            fix=f"mlxconfig -d {port.hca['name']} set LINK_TYPE_P{port.port['port']}={LINK_TYPES.get(wanted, 1)}",
+        )
+        for port, have, wanted, told in deviations
+    ]
 
 
 def _boards(ports: t.Iterable[Port]) -> list[Finding]:
@@ -224,25 +250,9 @@ def _runs_subnet_manager(port: Port) -> Finding:
 
 
 def _rates(ports: t.Sequence[Port], expected: float) -> list[Finding]:
-    """Ports slower than expected; without an expectation slower than the most of their rail, or of all compute ports."""
-    of_all = majority(port.port["rate_gbps"] for port in ports if port.port["rate_gbps"])
-    findings = []
-    for rail, members in _by_rail(ports).items():
-        rates = [port.port["rate_gbps"] for port in members if port.port["rate_gbps"]]
-        common = (majority(rates) if len(rates) > 1 else None) or of_all
-        if expected:
-            wanted, told = expected, "rdma_expected_rate_gbps"
-        elif common:
-            wanted, told = (
-                common[0] or 0.0,
-                f"as on {common[1]} of {common[2]} ports" + ("" if common is of_all else f" of rail {rail}"),
-            )
-        elif rates:
-            wanted, told = max(rates), f"as its peers on rail {rail}"
-        else:
-            continue
-        findings += [_slow(port, wanted, told) for port in members if (port.port["rate_gbps"] or wanted) < wanted]
-    return findings
+    """Ports slower than their reference; a faster one is no fault."""
+    deviations = _deviations(ports, lambda port: port.port["rate_gbps"], expected, "rdma_expected_rate_gbps")
+    return [_slow(port, wanted, told) for port, have, wanted, told in deviations if have < wanted]
 
 
 def _slow(port: Port, wanted: float, told: str) -> Finding:
@@ -265,39 +275,17 @@ def _mtus(ports: t.Sequence[Port], settings: Settings) -> list[Finding]:
     """One finding for a port whose MTU differs: the interface's on Ethernet, else what RDMA uses (active_mtu)."""
     of_netdev = int(settings.get("rdma_expected_mtu") or 0)
     of_rdma = int(settings.get("rdma_expected_active_mtu") or 0)
-    ethernet = [port for port in ports if port.ethernet and port.netdev.get("mtu")]
-    findings = _differing(ethernet, lambda port: port.netdev["mtu"], "MTU", of_netdev, "rdma_expected_mtu")
+    interfaces = _deviations(
+        [port for port in ports if port.ethernet], lambda port: port.netdev.get("mtu"), of_netdev, "rdma_expected_mtu"
+    )
+    findings = [_odd_mtu(port, have, "MTU", wanted, told) for port, have, wanted, told in interfaces]
     named = {(f.node, f.subject) for f in findings}
     rest = [port for port in ports if port.port["active_mtu"] and (port.node, port.subject) not in named]
-    findings += _differing(
-        rest, lambda port: port.port["active_mtu"], "active MTU", of_rdma, "rdma_expected_active_mtu"
-    )
+    active = _deviations(rest, lambda port: port.port["active_mtu"], of_rdma, "rdma_expected_active_mtu")
+    findings += [_odd_mtu(port, have, "active MTU", wanted, told) for port, have, wanted, told in active]
     if not of_netdev and not of_rdma:
         named = {(f.node, f.subject) for f in findings}
         findings += _small(port for port in rest if (port.node, port.subject) not in named)
-    return findings
-
-
-def _differing(
-    ports: t.Sequence[Port], mtu: t.Callable[[Port], int], what: str, expected: int, variable: str
-) -> list[Finding]:
-    of_all = majority(mtu(port) for port in ports)
-    findings = []
-    for rail, members in _by_rail(ports).items():
-        common = majority(mtu(port) for port in members) if len(members) > 1 else None
-        if expected:
-            wanted, told = expected, variable
-        elif common:
-            wanted, told = common[0], f"as on {common[1]} of {common[2]} nodes of rail {rail}"
-        elif of_all:
-            wanted, told = (
-                of_all[0],
-                f"as on {of_all[1]} of {of_all[2]} compute ports; the nodes of rail {rail} disagree",
-            )
-        else:
-            wanted = max(mtu(port) for port in members)
-            told = f"as its peers on rail {rail}, of which there are too few to say which one is odd"
-        findings += [_odd_mtu(port, mtu(port), what, wanted, told) for port in members if mtu(port) != wanted]
     return findings
 
 
