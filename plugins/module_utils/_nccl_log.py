@@ -9,6 +9,7 @@ It reports what stands in the log; what that means, and whether it is a fault, i
 from __future__ import annotations
 
 import collections
+import itertools
 import re
 import typing as t
 
@@ -47,6 +48,12 @@ _SUSPICIOUS = (
     "truncated", "no socket", "no interface", "no usable", "no algorithm", "unrecognized", "async", "with family", "wrong ",
     "ibv_", "incompatible", "mnnvl", "returned", "broken pipe", "cq_event", "not working", "no ip interface", "different link",
 )  # fmt: skip
+
+# Said at every start by a healthy NCCL: a plug-in is an option, and names of settings and communicators sound worse than they are.
+_BENIGN = re.compile(
+    r"\w+/Plugin ?: (?:Could not find|No plugin found|Failed to find|Plugin load|dlerror)|NCCL_\w+ set |"
+    r"comm 0x|nccl\w+ comm 0x|.{0,20}(?:MNNVL|NVLS) (?:busId|multicast)"
+)
 
 _NETWORK = re.compile(r"Using network (\S.*?)\s*$")
 _OLD_NETWORK = re.compile(r"Using (?:external|internal) Network (\S.*?)\s*$")
@@ -193,7 +200,18 @@ class NcclLog:
         self.not_read += count >= LIKE_LINES
         return count >= LIKE_LINES
 
+    def _unglued(self, line: Line) -> Line:
+        """The line with the host's own name, where a value of nccl-tests' half-printed row was glued before it ("-1node7")."""
+        host = line.host
+        if host is None or host in self.hosts or not (host[0].isdigit() or host[0] == "-"):
+            return line
+        for known in itertools.islice(self.hosts, 1000):
+            if host.endswith(known) and host[: -len(known)].lstrip("-").isdigit():
+                return line._replace(host=known)
+        return line
+
     def _line(self, line: Line, number: int) -> None:
+        line = self._unglued(line)
         message = line.message
         if line.host is not None and len(self.hosts) < MOST_NAMES:
             self.hosts.setdefault(line.host)
@@ -208,6 +226,8 @@ class NcclLog:
                 return
         self._facts(line)
         lowered = line.text.lower()
+        if line.level == "INFO" and _BENIGN.match(message):
+            return
         if line.level in ("WARN", "ATTN", "ERROR") or any(word in lowered for word in _SUSPICIOUS):
             if line.level not in ("INFO", "VERSION"):
                 self._fail(line, number)
@@ -465,7 +485,8 @@ class NcclLog:
         """The answer of parse_nccl_log(); see there for the keys."""
         first = self.first_failure() or {}
         in_force, differing = self._environment_in_force()
-        version = next(iter(self.versions), None)
+        # The library's own line names the CUDA that it was built for; an error message of PyTorch has the bare number.
+        version = next((each for each in self.versions if "+" in each), next(iter(self.versions), None))
         cuda = _CUDA.search(version or "")
         interface = in_force.get("NCCL_SOCKET_IFNAME", self.typed.get("NCCL_SOCKET_IFNAME"))
         transport = next(iter(self.networks_used), next(iter(self.networks_named), None))

@@ -45,6 +45,7 @@ _NAMED: tuple[tuple[str, str], ...] = (
         r"network .{1,80} not found|Failed to initialize any NET plugin|NET/OFI .{0,300}(?:failed|error|[Cc]ouldn't|Unable)",
     ),
     ("libibverbs", r"Failed to open libibverbs"),
+    ("ib_device", r"NET/IB : Unable to (?:open|query)"),
     ("imex", r"MNNVL .{0,40}is (?:available but not|not supported)"),
     ("nvls", r"NVLink SHARP \(NVLS\)|NVLS Multicast"),
     ("sharp", r"sharp_\w+ (?:\w+ )?failed|SHARP coll init error|\(port is used by SM\)"),

@@ -171,6 +171,16 @@ def test_the_first_failing_rank_is_the_cause_not_the_consequence():
     assert log["communicators"][0]["never_seen"] == [2]
 
 
+def test_a_host_that_a_value_is_glued_to_is_known_by_its_name():
+    lines = "n7:1:2 [0] NCCL INFO Using network IB\n  8  2  float  sum  -1n7:1:2 [0] NCCL INFO Launch mode Parallel\n  1.0  2.0  3.0  0n7:1:2 [0] NCCL INFO x\n"
+    assert parse_nccl_log(lines)["hosts"] == ["n7"]
+    assert parse_nccl_log("10-2-0-7:1:2 [0] NCCL INFO Using network IB\n" + lines)["hosts"] == ["10-2-0-7", "n7"]
+
+
+def test_what_every_healthy_start_says_is_not_notable():
+    assert parse_nccl_log(TWO_NODES)["notable"] == []
+
+
 def test_time_stamps_beat_the_order_of_joined_files():
     later = "[2026-03-13 22:26:09] n1:10:20 [0] x.cc:1 NCCL WARN Call to ibv_create_qp failed"
     earlier = "[2026-03-13 22:26:02] n2:11:21 [0] x.cc:1 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory"
