@@ -145,7 +145,9 @@ def _line_rate(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> tuple
     per_node = len(run["nodes"]) and run["ranks"] // len(run["nodes"])
     told = settings.get("nccl_tests_line_rate_gbps")
     if told:
-        ports, gbps, source = 1, float(told), f"{told} Gb/s a node (nccl_tests_line_rate_gbps)"
+        rails = max(len(_rates(nodes.get(run["nodes"][0], {}), "")), 1) if run["rail"] else 1
+        ports, gbps = 1, float(told) / rails
+        source = f"{gbps:g} Gb/s a node (nccl_tests_line_rate_gbps" + (f" over {rails} rails)" if rails > 1 else ")")
     else:
         rates = {node: _rates(nodes.get(node, {}), run["rail"]) for node in run["nodes"]}
         poorest = min(rates, key=lambda node: sum(rates[node]), default="")

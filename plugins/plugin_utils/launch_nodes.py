@@ -77,7 +77,9 @@ def plan(
     nodes: list[LaunchNode] = []
     left_out: list[Variables] = []
     wanted = {host: str(_setting(variables[host], "address") or "") for host in hosts}
-    shared = _shared_networks([variables[host] for host in hosts if host in alive])
+    answering = [variables[host] for host in hosts if host in alive]
+    # One node alone has nobody to meet: any address of it will do.
+    shared = _shared_networks(answering) if len(answering) > 1 else [*networks_of(facts_of((answering or [{}])[0]))]
     for host in hosts:
         facts = facts_of(variables[host])
         why = _unfit(host in alive, variables[host], bool(settings.get("respect_busy", True)))
@@ -164,35 +166,39 @@ def networks_of(facts: Variables) -> dict[str, str]:
     return {str(interface.network): name for name, interface in _interfaces(facts)}
 
 
-def _shared_networks(every: t.Sequence[Variables]) -> set[str]:
-    """Networks in which all nodes have an address of their own. One address on all nodes (a NAT of each) is none to meet by."""
+def _shared_networks(every: t.Sequence[Variables]) -> list[str]:
+    """Networks by which nodes can meet, the one that most nodes are in first.
+
+    An address that several machines have (each behind a NAT of its own) is none to meet by.
+    """
     facts = [facts_of(variables) for variables in every]
-    common = set.intersection(*(set(networks_of(each)) for each in facts)) if facts else set()
-    machines = {str(each.get("boot_id") or number) for number, each in enumerate(facts)}
-    return {
-        network
-        for network in common
-        if len({a for each in facts for a in _addresses_in(each, network)}) >= len(machines)
+    members: dict[str, set[tuple[str, str]]] = {}
+    for number, each in enumerate(facts):
+        for _, interface in _interfaces(each):
+            machine = str(each.get("boot_id") or number)
+            members.setdefault(str(interface.network), set()).add((machine, str(interface.ip)))
+    meeting = {
+        network: len({address for _, address in found})
+        for network, found in members.items()
+        if len({address for _, address in found}) >= len({machine for machine, _ in found}) > 1
     }
+    return sorted(meeting, key=lambda network: -meeting[network])
 
 
-def _addresses_in(facts: Variables, network: str) -> list[str]:
-    return [str(interface.ip) for _, interface in _interfaces(facts) if str(interface.network) == network]
-
-
-def control_address(facts: Variables, wanted: str, ansible_host: str, shared: t.Collection[str]) -> str:
+def control_address(facts: Variables, wanted: str, ansible_host: str, shared: t.Sequence[str]) -> str:
     """The address by which other nodes reach this one, "" where none can be told.
 
-    In this order: the one that the inventory names; the one that Ansible connects to, if the node itself has it; the first
-    one in a network that all nodes share.
+    In this order: the one that the inventory names; the one that Ansible connects to, if the node itself has it; the one
+    in the network that most nodes share.
     """
     own = _global_addresses(facts)
     if wanted:
         return wanted if wanted in own else ""
     if ansible_host in own:
         return ansible_host
-    in_shared = [str(i.ip) for _, i in _interfaces(facts) if str(i.network) in shared]
-    return (in_shared or ([own[0]] if len(own) == 1 else []) or [""])[0]
+    by_network = {str(interface.network): str(interface.ip) for _, interface in _interfaces(facts)}
+    meeting = next((by_network[network] for network in shared if network in by_network), "")
+    return meeting or (own[0] if len(own) == 1 else "")
 
 
 def sources(addresses: t.Sequence[str], launcher: t.Sequence[str]) -> tuple[str, ...]:

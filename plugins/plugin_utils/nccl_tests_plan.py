@@ -17,7 +17,7 @@ Settings = t.Mapping[str, t.Any]
 
 PRESETS = pathlib.Path(__file__).parent / "data" / "nccl_tests_presets.json"
 
-#: the largest message for which a run over one rail or one transport is repeated with the mpi backend
+#: collectives that are repeated over each further transport of the mpi backend: one tells whether it works and how fast
 FIRST = 1
 
 #: what each rank of a run with GPUs is told, so that its log proves the transport
@@ -38,6 +38,11 @@ class NodeMeans:
         """{network: interface} of those networks that lie on an HCA's interface."""
         netdevs = {port["netdev"] for port in self.tools["ports"] if port["netdev"]}
         return {network: name for network, name in self.networks.items() if name in netdevs}
+
+    def device_on(self, network: str) -> str:
+        """The HCA whose interface lies in *network*."""
+        netdev = self.networks.get(network)
+        return next((str(port["device"]) for port in self.tools["ports"] if port["netdev"] == netdev), "")
 
     @property
     def active_hcas(self) -> list[Settings]:
@@ -106,8 +111,12 @@ def plan(
         made.runs = _mpi_runs(usable, values, settings, control)
     else:
         made.runs = _nccl_runs(usable, values, run_id, settings)
-    if len(made.nodes) < 2:
-        made.problem = f"a benchmark of the network needs two nodes, and only {made.nodes[0]} can take part"
+    if not made.runs:
+        made.problem = (
+            f"a benchmark of the network needs two nodes, and only {made.nodes[0]} can take part"
+            if len(made.nodes) < 2
+            else ("the stages and collectives that were chosen make no run on these nodes")
+        )
     return made
 
 
@@ -161,7 +170,7 @@ def _mpi_runs(
     if len(nodes) < 2:
         return []
     rails = _common_rails(nodes)
-    transports = [t_ for t_ in _transports(nodes, settings) if t_ == "tcp" or rails]
+    transports = [name for name in _transports(nodes, settings) if name == "tcp" or rails]
     runs = []
     if "cluster" in values["stages"]:
         for transport in transports:
@@ -172,8 +181,14 @@ def _mpi_runs(
     if "rail" in values["stages"]:
         for network in rails:
             base = _base(values["collectives"][0], "rail", "mpi", values)
-            runs.append({**base, **mpi_transport("tcp", [network], nodes), "rail": network})
+            runs.append({**base, **mpi_transport("tcp", [network], nodes), "rail": _rail_name(network, nodes)})
     return runs
+
+
+def _rail_name(network: str, nodes: t.Sequence[NodeMeans]) -> str:
+    """The HCA's name where it is the same on every node, else the network."""
+    devices = {node.device_on(network) for node in nodes}
+    return devices.pop() if len(devices) == 1 else network
 
 
 def _transports(nodes: t.Sequence[NodeMeans], settings: Settings) -> list[str]:
