@@ -50,6 +50,7 @@ SECTIONS = (
     Section("rdma", "rdma", "__rdma_observed", "observed", "judge_hcas:judge_hcas"),
     Section("counters", "rdma", "__rdma_counters_observed", "observed", "judge_counters:judge_counters"),
     Section("roce_qos", "roce_qos", "__roce_qos_observed", "observed", "judge_roce_qos:judge_roce_qos"),
+    Section("state", "diagnose", "__diagnose_state_observed", "state", "judge_state:judge_state"),
     Section("mesh", "diagnose", "__diagnose_mesh_observed", "mesh", "judge_mesh:judge_mesh"),
     Section("nccl_env", "nccl_env", "__nccl_env_observed", "observed", "judge_nccl_env:judge_nccl_env"),
 )
