@@ -51,7 +51,7 @@ options:
     type: list
     elements: int
   dscp_priorities:
-    description: Priority by DSCP, such as V({'26': 3}). Other entries of the table stay.
+    description: Priority by DSCP. Other entries of the table stay.
     type: dict
     default: {}
   ecn:
