@@ -10,6 +10,7 @@ import secrets
 import typing as t
 
 from ansible.errors import AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import lookup_loader
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
@@ -19,14 +20,14 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils import role_spec
 class ActionModule(ActionBase):
     _requires_connection = False
     _supports_check_mode = True
-    _VALID_ARGS = frozenset({"nodes"})
+    _VALID_ARGS = frozenset({"nodes", "may_be_empty"})
 
     def run(self, tmp: t.Any = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         task_vars = task_vars or {}
         pattern = self._task.args.get("nodes", "all:!localhost")
         nodes = _nodes(task_vars, pattern, self._loader)
-        if not nodes:
+        if not nodes and not boolean(self._task.args.get("may_be_empty", False)):
             result.update(
                 failed=True,
                 msg=f"The inventory holds no node for the pattern '{pattern}': name an inventory with -i, or set gpufabric_nodes.",

@@ -17,7 +17,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.assemble import 
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render import RENDERERS
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.terminal import summary_lines
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_directory import write_run
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import BENCHMARK, SECTIONS
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import BENCHMARK, LOGS, SECTIONS
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
 
 INPUTS = "__inputs_checked"
@@ -31,7 +31,8 @@ class ActionModule(ActionBase):
     def run(self, tmp: t.Any = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         hostvars = (task_vars or {})["hostvars"]
-        raw = {host: hostvars.raw_get(host) for host in hostvars}
+        # localhost comes last: what nodes registered counts before what was registered without any.
+        raw = {host: hostvars.raw_get(host) for host in (*hostvars, "localhost")}
         inputs = next((variables[INPUTS] for variables in raw.values() if "nodes" in variables.get(INPUTS, {})), None)
         if inputs is None:
             result.update(
@@ -46,6 +47,7 @@ class ActionModule(ActionBase):
                 section.name: {node: raw.get(node, {}).get(section.variable) for node in inputs["nodes"]}
                 for section in (*SECTIONS, BENCHMARK)
             },
+            logs=raw["localhost"].get(LOGS.variable),
             settings={
                 section.name: {node: reader.read(section.role, node) for node in inputs["nodes"]}
                 for section in (*SECTIONS, BENCHMARK)

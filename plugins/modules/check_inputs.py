@@ -22,6 +22,10 @@ options:
     description: Which hosts of the inventory are nodes, as an Ansible host pattern.
     type: str
     default: all:!localhost
+  may_be_empty:
+    description: Whether a run without nodes is one all the same, such as one that only reads logs.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""

@@ -17,7 +17,13 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import (
     judge_section,
     lost_in_the_middle,
 )
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import BENCHMARK, NODE, SECTIONS, Observation
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import (
+    BENCHMARK,
+    LOGS,
+    NODE,
+    SECTIONS,
+    Observation,
+)
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.version import COLLECTION_VERSION
 
 #: what stands for a node that never came into the play
@@ -29,11 +35,13 @@ def assemble(
     results: t.Mapping[str, t.Mapping[str, Observation | None]],
     settings: t.Mapping[str, t.Mapping[str, t.Mapping[str, t.Any]]],
     about: t.Mapping[str, t.Any],
+    logs: Observation | None = None,
 ) -> dict[str, t.Any]:
     """run.json as a mapping (data/run_record.schema.json), plus ``logs``: {file name: text}, which are files of their own.
 
     inputs: the result of check_inputs. results: {section: {node: registered result or None}}.
     settings: {section: {node: {public variable: value}}}. about: versions, end of the run, check_mode.
+    logs: the registered result of diagnose_logs, None where none were read.
     """
     nodes = list(inputs["nodes"])
     asked = [node for node in nodes if node not in set(inputs["bad_nodes"])]
@@ -52,8 +60,10 @@ def assemble(
     part_of.update({finding: finding.subject for finding in lost})
     part = benchmark_part(results[BENCHMARK.name], settings[BENCHMARK.name], observed)
     part_of.update(dict.fromkeys(part.findings, BENCHMARK.name))
+    part_of.update(dict.fromkeys(judge_section(LOGS, {"": logs}, {"": {}}), LOGS.name))
+    read = logs["logs"]["files"] if logs is not None and LOGS.answered(logs) else []
     findings = worst_first(part_of)
-    judged = bool(ran) or bool(part.verdicts)
+    judged = bool(ran) or bool(part.verdicts) or bool(read)
     verdict = decide(findings, judged, "no node gave a result")
     return {
         "schema_version": SCHEMA_VERSION,
@@ -64,6 +74,7 @@ def assemble(
         "inventory": nodes,
         "settings": {section: _distinct(by_node) for section, by_node in settings.items()},
         "nodes": observed,
+        "log_files": read,
         "benchmark": part.benchmark,
         "verdicts": part.verdicts,
         "findings": [{**finding.as_dict(), "part": part_of[finding]} for finding in findings],

@@ -68,7 +68,9 @@ def _not_observed(section: Section, node: str, result: Observation) -> Finding:
         evidence=" ".join(filter(None, [said, details])),
         expected=f"an answer to the role {section.role}",
         cause="the node answered earlier in this run and then no more" if gone else "",
-        fix=f"ansible {node} -m ansible.builtin.ping -vvv" if gone else f"run the playbook with -vvv --limit {node}",
+        fix=f"ansible {node} -m ansible.builtin.ping -vvv"
+        if gone
+        else f"run the playbook with -vvv{f' --limit {node}' if node else ''}",
     )
 
 

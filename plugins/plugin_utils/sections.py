@@ -55,5 +55,8 @@ SECTIONS = (
     Section("nccl_env", "nccl_env", "__nccl_env_observed", "observed", "judge_nccl_env:judge_nccl_env"),
 )
 
+#: logs from anywhere, read on the controller: of the run as a whole and of no node of it
+LOGS = Section("logs", "diagnose_logs", "__diagnose_logs_observed", "logs", "judge_logs:judge_logs")
+
 #: what was measured; judged by plugin_utils.benchmark, since it belongs to the cluster and not to a node
 BENCHMARK = Section("benchmark", "nccl_tests", "__nccl_tests_observed", "runs", "judge_busbw:judge_busbw")
