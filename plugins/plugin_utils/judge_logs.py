@@ -146,8 +146,8 @@ def _versions(job: str, files: t.Sequence[Log]) -> list[Finding]:
     """Between the files of one job; within a file the catalogue sees it."""
     by_version: dict[str, set[str]] = collections.defaultdict(set)
     for file in files:
-        for host, version in file["versions"]["nccl_by_host"].items():
-            by_version[version].add(host)
+        for version in file["versions"]["nccl"]:
+            by_version[version].update(file["hosts"] or [file["name"]])
     if len(by_version) < 2 or len(files) < 2:
         return []
     return [
