@@ -13,7 +13,7 @@ import typing as t
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result import shape_run
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result import shape_runs
 
 #: the launcher may be out of reach for so long before its results are given up, in seconds; its lease has ended then
 OUT_OF_REACH_S = 60.0
@@ -49,7 +49,7 @@ class ActionModule(ActionBase):
             problem = str(error)
             outcome = self._last_results
         launcher = str(self._task.args.get("here", ""))
-        runs = [shape_run(raw, outcome.get("hostnames", {})) for raw in outcome["results"]]
+        runs = [run for raw in outcome["results"] for run in shape_runs(raw, outcome.get("hostnames", {}))]
         used = sorted({node for run in runs for node in run["nodes"]})
         names = [node["name"] for node in self._task.args.get("nodes", [])]
         left_out = [{"node": node, "why": why} for node, why in outcome.get("lost", {}).items() if node not in used]

@@ -127,9 +127,12 @@ class Job:
         ordered = sorted(nodes, key=lambda name: name != self.here)
         by_name = {node.name: node for node in self.nodes}
         slurm = self.launcher == "srun"
-        hosts = [
-            _launch.Host(by_name[n].slurm or n if slurm else by_name[n].address, run.ranks_per_node) for n in ordered
-        ]
+        # Two names of one machine are one host with the ranks of both.
+        ranks: dict[str, int] = {}
+        for name in ordered:
+            address = (by_name[name].slurm or name) if slurm else by_name[name].address
+            ranks[address] = ranks.get(address, 0) + run.ranks_per_node
+        hosts = [_launch.Host(address, count) for address, count in ranks.items()]
         return _launch.Launch(
             program=self.program(run),
             hosts=tuple(hosts),

@@ -86,7 +86,8 @@ class BenchmarkRun:
         if self._job.launcher != "mpirun":
             return
         agent = [sys.executable, self._lease.tool, "agent", self._job.run_id]
-        others = [node for node in self._job.nodes if node.name != self._job.here]
+        here = self._job.node(self._job.here).address
+        others = [node for node in self._job.nodes if node.address != here]
         commands = {node.name: [*self._job.ssh, node.address, *agent] for node in others}
         self._peers.open(commands, GREETING_S)
         self._renew()

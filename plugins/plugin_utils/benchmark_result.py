@@ -21,6 +21,32 @@ KEPT = (
 )  # fmt: skip
 
 
+def shape_runs(raw: t.Mapping[str, t.Any], hostnames: t.Mapping[str, str]) -> list[dict[str, t.Any]]:
+    """The runs of the record that one result stands for: a program that each node ran alone is a run of each node."""
+    alone = raw.get("alone")
+    if alone is None:
+        return [shape_run(raw, hostnames)]
+    runs = []
+    for node in raw["nodes"]:
+        own = alone.get(node)
+        said = own or {"rc": None, "timed_out": False, "seconds": 0.0, "stdout": "", "stderr": ""}
+        problem = raw["problem"] or said.get("error", "") or ("" if own else "the node gave no answer")
+        single = {
+            **raw,
+            **{key: said.get(key, "") for key in ("rc", "timed_out", "seconds", "stdout", "stderr")},
+            "alone": {node: said},
+            "problem": problem,
+            "nodes": [node],
+            "ranks": 1,
+            "lost": {name: why for name, why in raw["lost"].items() if name == node},
+            "deltas": {name: delta for name, delta in raw["deltas"].items() if name == node},
+            "logs": {name: logs for name, logs in raw["logs"].items() if name == node},
+        }
+        run = shape_run(single, hostnames)
+        runs.append({**run, "failing_hosts": [node] if run["failure"] else []})
+    return runs
+
+
 def shape_run(raw: t.Mapping[str, t.Any], hostnames: t.Mapping[str, str]) -> dict[str, t.Any]:
     """A run of the record: what was asked, what was printed, rows, failure, and the transport with its proof.
 
@@ -44,7 +70,9 @@ def shape_run(raw: t.Mapping[str, t.Any], hostnames: t.Mapping[str, str]) -> dic
         deltas=raw["deltas"],
         cpu_utilisation={node: delta["cpu_busy"] for node, delta in raw["deltas"].items()},
     )
-    run["transport"] = transport.prove(raw, run["rows"], parsed)
+    # With -g one process drives several GPUs, each a rank: the program's own list of devices counts them.
+    run["ranks"] = parsed["ranks"] or raw["ranks"]
+    run["transport"] = transport.prove(raw, run["rows"])
     return run
 
 

@@ -15,6 +15,8 @@ import netaddr
 
 Variables = t.Mapping[str, t.Any]
 
+#: by which a launch on one machine alone reaches it
+LOOPBACK = "127.0.0.1"
 #: sshd reads no longer line of authorized_keys than 8 KiB in old versions; the key and the other options need some of it
 SOURCES_LIMIT = 6000
 
@@ -78,14 +80,16 @@ def plan(
     left_out: list[Variables] = []
     wanted = {host: str(_setting(variables[host], "address") or "") for host in hosts}
     answering = [variables[host] for host in hosts if host in alive]
-    # One node alone has nobody to meet: any address of it will do.
-    shared = _shared_networks(answering) if len(answering) > 1 else [*networks_of(facts_of((answering or [{}])[0]))]
+    machines = {_machine(variables[host], host) for host in hosts if host in alive}
+    shared = _shared_networks(answering)
     for host in hosts:
         facts = facts_of(variables[host])
         why = _unfit(host in alive, variables[host], bool(settings.get("respect_busy", True)))
-        address = (
-            "" if why else control_address(facts, wanted[host], str(variables[host].get("ansible_host", "")), shared)
-        )
+        address = ""
+        if not why and len(machines) == 1 and not wanted[host]:
+            address = LOOPBACK
+        elif not why:
+            address = control_address(facts, wanted[host], str(variables[host].get("ansible_host", "")), shared)
         if not why and not address:
             why = (
                 "none of its addresses is one by which the other nodes reach it: set gpufabric_control_address for this node"
@@ -101,7 +105,7 @@ def plan(
                 address=address,
                 port=int(_setting(variables[host], "port") or 22),
                 host_keys=tuple(facts.get("ssh_host_keys", [])),
-                machine=str(facts.get("boot_id") or facts.get("machine_id") or host),
+                machine=_machine(variables[host], host),
                 hostname=str(facts.get("hostname", "")),
                 networks=networks_of(facts),
             )
@@ -121,6 +125,12 @@ def plan(
         control_networks=control_networks(nodes),
         needed=len({node.machine for node in nodes}) > 1,
     )
+
+
+def _machine(variables: Variables, host: str) -> str:
+    """The same for two names of one running machine. A container has its host's boot id, but a network of its own."""
+    facts = facts_of(variables)
+    return f"{facts.get('boot_id') or host} {sorted(networks_of(facts).items())} {_global_addresses(facts)}"
 
 
 def _setting(variables: Variables, name: str) -> t.Any:
