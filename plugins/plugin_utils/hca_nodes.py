@@ -35,15 +35,17 @@ def judge_presence(nodes: t.Mapping[str, Observation], selection: Selection, set
         if not have:
             findings.append(_none_at_all(node, observed, selection, expected_count))
             continue
-        missing = sorted(expected - {port.rail for port in have}, key=natural)
-        if missing and len(missing) == len(have) and expected.isdisjoint(port.rail for port in have):
-            findings.append(_odd_names(node, have, missing))
+        missing = _missing_devices(expected, have)
+        if _other_names(have, missing, expected):
+            findings.append(
+                _odd_names(node, have, missing or sorted({_device(port.rail) for port in have}, key=natural))
+            )
         elif missing and count != expected_count:
-            findings += [_missing(node, rail, owners[rail], selection, observed) for rail in missing]
-            count += len({rail.split("/")[0] for rail in missing})
+            findings += [_missing(node, rail, owners, selection, observed) for rail in missing]
+            count += len(missing)
         if expected_count and count != expected_count:
             findings.append(_wrong_count(node, have, expected_count))
-    return findings + _left_out(nodes, selection)
+    return findings + _left_out(selection)
 
 
 def _owners(selection: Selection) -> dict[str, list[str]]:
@@ -52,6 +54,27 @@ def _owners(selection: Selection) -> dict[str, list[str]]:
         for port in ports:
             owners[port.rail].append(node)
     return owners
+
+
+def _device(rail: str) -> str:
+    return rail.split("/")[0]
+
+
+def _missing_devices(expected: t.Collection[str], have: t.Sequence[Port]) -> list[str]:
+    """What a node lacks: HCAs by name, however many rails they have; a single port only where its HCA is there."""
+    own = {port.rail for port in have}
+    devices = {_device(rail) for rail in own}
+    lacking = {_device(rail) if _device(rail) not in devices else rail for rail in expected if rail not in own}
+    return sorted(lacking, key=natural)
+
+
+def _other_names(have: t.Sequence[Port], missing: t.Sequence[str], expected: t.Collection[str]) -> bool:
+    """Whether a node names its HCAs by another scheme: by places they are its peers' HCAs, or as many under no known name."""
+    names = {str(port.hca["name"]) for port in have}
+    rails = {_device(port.rail) for port in have}
+    if names.isdisjoint(rails):
+        return True
+    return len(missing) == len(names) and {_device(rail) for rail in expected}.isdisjoint(names)
 
 
 def _odd_names(node: str, have: t.Sequence[Port], missing: t.Sequence[str]) -> Finding:
@@ -99,11 +122,16 @@ def _none_at_all(node: str, observed: Observation, selection: Selection, expecte
     )
 
 
-def _missing(node: str, rail: str, peers: t.Sequence[str], selection: Selection, observed: Observation) -> Finding:
+def _missing(
+    node: str, what: str, owners: t.Mapping[str, t.Sequence[str]], selection: Selection, observed: Observation
+) -> Finding:
+    """what: an HCA's name, or the rail of a single port."""
+    rail = next(rail for rail in owners if what in (rail, _device(rail)))
+    peers = owners[rail]
     model = next(port for port in selection.compute[peers[0]] if port.rail == rail)
     place = model.hca["pcie"]["address"] if model.hca["pcie"] else ""
     bare = next((f for f in observed["unbound"] if place and f["address"] == place), None)
-    barred = next((why for port, why in selection.left_out[node] if port.rail == rail), "")
+    barred = next((why for port, why in selection.left_out[node] if what in (port.rail, _device(port.rail))), "")
     if bare:
         cause = f"its PCI function {place} is there with driver {bare['driver'] or 'none'}, without an RDMA device"
         fix = "modprobe mlx5_ib; then dmesg | grep -i mlx5"
@@ -123,10 +151,10 @@ def _missing(node: str, rail: str, peers: t.Sequence[str], selection: Selection,
         id="hca_missing",
         severity="error",
         node=node,
-        subject=rail,
-        evidence=f"no RDMA device {rail.split('/')[0]} in /sys/class/infiniband, while {len(peers)} peer(s) have it"
-        f" ({listed(peers, 3)})",
-        expected=f"{rail}, as on its peers",
+        subject=what,
+        evidence=f"no {'port' if '/' in what else 'RDMA device'} {what} in /sys/class/infiniband, while {len(peers)} peer(s)"
+        f" have it ({listed(peers, 3)})",
+        expected=f"{what}, as on its peers",
         cause=cause,
         fix=fix,
     )
@@ -148,30 +176,23 @@ def _wrong_count(node: str, have: t.Sequence[Port], expected: int) -> Finding:
     )
 
 
-def _left_out(nodes: t.Mapping[str, Observation], selection: Selection) -> list[Finding]:
-    """Ports that are not judged, said once for all nodes that share the reason."""
-    where: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
-    for node, left in selection.left_out.items():
-        if selection.compute[node]:
-            for port, why in left:
-                where[port.subject, why].append(node)
-    findings = []
-    for (subject, why), named in sorted(where.items(), key=lambda item: natural(item[0][0])):
-        everywhere = len(named) == len(nodes) and len(nodes) > 1
-        for node in [""] if everywhere else named:
-            findings.append(
-                Finding(
-                    id="hca_left_out",
-                    severity="notice",
-                    node=node,
-                    subject=subject,
-                    evidence=f"{why}{' (on every node)' if everywhere else ''}",
-                    expected="a compute port, if training uses it",
-                    cause="storage and front-end ports carry no collectives, so they are not judged",
-                    fix="name it in rdma_select_names if it is one",
-                )
-            )
-    return findings
+def _left_out(selection: Selection) -> list[Finding]:
+    """Ports that are not judged, with the reason. Those of a node without any compute port are its error's already."""
+    return [
+        Finding(
+            id="hca_left_out",
+            severity="notice",
+            node=node,
+            subject=port.subject,
+            evidence=why,
+            expected="a compute port, if training uses it",
+            cause="storage and front-end ports carry no collectives, so they are not judged",
+            fix="name it in rdma_select_names if it is one",
+        )
+        for node, left in selection.left_out.items()
+        if selection.compute[node]
+        for port, why in left
+    ]
 
 
 def judge_software(nodes: t.Mapping[str, Observation], selection: Selection, settings: Settings) -> list[Finding]:

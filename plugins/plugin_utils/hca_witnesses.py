@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
-import collections
+import re
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.majority import listed
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas import Observation, Selection
+
+#: ibpanic and ibwarn print their process id, which makes the same complaint another text on each node
+PROCESS_ID = re.compile(r"\[\d+\] ")
 
 #: which package brings a tool, in the words of Debian / RHEL / SLES
 PACKAGES = {
@@ -28,19 +31,14 @@ VENDORS_OWN = ("ibdev2netdev", "mlxlink")
 def judge_witnesses(nodes: t.Mapping[str, Observation], selection: Selection) -> list[Finding]:
     """Warnings and notices: sysfs is the source. One error: user space that cannot open a compute HCA."""
     findings = []
-    missing: dict[str, list[str]] = collections.defaultdict(list)
     for node, observed in nodes.items():
         for name, said in observed["witnesses"].items():
             if said["missing"]:
-                if name not in VENDORS_OWN:
-                    missing[name].append(node)
+                findings += [_not_installed(node, name)] if name not in VENDORS_OWN else []
             elif said["problem"] and observed["hcas"]:
                 findings.append(_failed(node, name, said))
         findings += _no_user_space(node, observed, selection)
         findings += _disagreeing(node, observed, selection)
-    for name, without in missing.items():
-        everywhere = len(without) == len(nodes) and len(nodes) > 1
-        findings += [_not_installed(node, name) for node in ([""] if everywhere else without)]
     return findings
 
 
@@ -50,7 +48,7 @@ def _not_installed(node: str, name: str) -> Finding:
         severity="notice",
         node=node,
         subject=name,
-        evidence=f"{name} is not installed" + ("" if node else " on any node"),
+        evidence=f"{name} is not installed",
         expected="the tool beside sysfs, for a second opinion",
         cause="sysfs alone was read; only what the tool adds is unknown (ibv_devinfo: the active MTU)",
         fix=f"install {PACKAGES.get(name, name)}, or leave {name} out of rdma_witnesses",
@@ -64,10 +62,10 @@ def _failed(node: str, name: str, said: t.Mapping[str, t.Any]) -> Finding:
         severity="warning",
         node=node,
         subject=name,
-        evidence=f"{said['problem']}{at}",
+        evidence=f"{PROCESS_ID.sub('', said['problem'])}{at}",
         expected="an answer about every device",
         cause="the tool stops at the first device that it cannot read; sysfs was read in full",
-        fix=f"run {name} on {node}; renamed or unreadable devices are the usual reason",
+        fix=f"{name}; renamed or unreadable devices are the usual reason",
     )
 
 

@@ -4,7 +4,7 @@
 """Judges what hca_info found on a group of nodes: every deviation named once, with its node and port.
 
 One fault gives one error. What follows from it is left out: a port that is down is not also slow, and an HCA that is
-missing is not also a wrong count.
+missing is not also a wrong count. A warning that all nodes share is said once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils import (
     hca_rails,
     hca_witnesses,
 )
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.role_specs import merge_common
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas import Observation, Settings, select_hcas
 
 
@@ -33,7 +34,7 @@ def judge_hcas(nodes: t.Mapping[str, Observation], settings: Settings) -> list[F
     if problem is not None:
         return [problem]
     selection = select_hcas(observed, settings)
-    return [
+    findings = [
         *hca_nodes.judge_presence(observed, selection, settings),
         *hca_ports.judge_ports(selection, settings),
         *hca_rails.judge_rails(observed, selection, settings),
@@ -41,3 +42,5 @@ def judge_hcas(nodes: t.Mapping[str, Observation], settings: Settings) -> list[F
         *hca_nodes.judge_software(observed, selection, settings),
         *hca_witnesses.judge_witnesses(observed, selection),
     ]
+    lesser = merge_common([finding for finding in findings if finding.severity != "error"], observed)
+    return [finding for finding in findings if finding.severity == "error"] + lesser
