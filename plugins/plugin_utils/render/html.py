@@ -10,6 +10,7 @@ import typing as t
 
 import jinja2
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.charts import busbw_charts, plotly_script
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.mesh import mesh_matrices
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import SECTIONS
 
 HERE = pathlib.Path(__file__).parent
@@ -31,6 +32,7 @@ def render_html(record: t.Mapping[str, t.Any]) -> str:
         plotly_script=plotly_script() if charts else "",
         parts=[section.name for section in SECTIONS],
         cells=node_matrix(record),
+        meshes=mesh_matrices(record),
     )
 
 
