@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import csv
-import json
 import platform
 import re
 import shlex
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._netdevs import read_addresses
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 
@@ -95,19 +95,8 @@ def _unquoted(value: str) -> str:
 
 
 def _addresses(tools: Tools) -> tuple[dict[str, list[str]], list[dict[str, str]]]:
-    done = tools.run(["ip", "-json", "address", "show"], timeout=10)
-    try:
-        interfaces = json.loads(done.stdout or "[]")
-    except ValueError:
-        interfaces = []
-    addresses = {
-        link["ifname"]: [f"{a['local']}/{a['prefixlen']}" for a in link.get("addr_info", []) if "local" in a]
-        for link in interfaces
-        if isinstance(link, dict) and "ifname" in link
-    }
-    if addresses or not done.problem:
-        return addresses, []
-    return {}, [{"id": "addresses_unreadable", "subject": "ip address", "evidence": done.problem}]
+    addresses, problem = read_addresses(tools)
+    return addresses, [{"id": "addresses_unreadable", "subject": "ip address", "evidence": problem}] if problem else []
 
 
 def _host_keys(fs: RootedFs) -> list[str]:

@@ -14,7 +14,7 @@ import os
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils import _rdma_sysfs
+from ansible_collections.gpufabric.cluster.plugins.module_utils import _nccl_conf, _rdma_sysfs
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Completed, Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools import dcb
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.mlnx_qos import parse_mlnx_qos
@@ -23,7 +23,6 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs impor
 NET = "/sys/class/net"
 RDMA_CM = "/sys/kernel/config/rdma_cm"
 DEBUGFS = "/sys/kernel/debug/mlx5"
-NCCL_CONF = "/etc/nccl.conf"
 
 TOOLS = ("mlnx_qos", "dcb")
 PRIORITIES = range(8)
@@ -244,12 +243,8 @@ def _pause(tools: Tools, name: str) -> dict[str, bool | None]:
 
 
 def _nccl_tc(fs: RootedFs) -> str | None:
-    """NCCL_IB_TC in /etc/nccl.conf: the first line that sets it counts, as NCCL reads the file."""
-    for line in (fs.read_value(NCCL_CONF) or "").splitlines():
-        name, equals, value = line.partition("=")
-        if equals and name == "NCCL_IB_TC":
-            return value
-    return None
+    """NCCL_IB_TC as NCCL reads it from its system-wide file."""
+    return _nccl_conf.variables(fs.read_value(_nccl_conf.SYSTEM_FILE) or "").get("NCCL_IB_TC")
 
 
 def _number(text: str | None) -> int | None:
