@@ -141,6 +141,9 @@ def mpirun_argv(mpi: Mpi, launch: Launch, hosts_path: str) -> list[str]:
 
 
 def _runtime_parameters(mpi: Mpi, launch: Launch) -> dict[str, str]:
+    session = {"orte_tmpdir_base" if mpi.major == 4 else "prte_tmpdir_base": launch.session} if launch.session else {}
+    if len(launch.hosts) == 1:
+        return session  # nothing is started elsewhere: a remote shell that was asked for, and is missing, would end mpirun
     plm = "rsh" if mpi.major == 4 else "ssh"
     parameters = {"plm": plm, f"plm_{plm}_no_tree_spawn": "1", f"plm_{plm}_num_concurrent": "128"}
     if launch.ssh:
@@ -148,9 +151,7 @@ def _runtime_parameters(mpi: Mpi, launch: Launch) -> dict[str, str]:
     networks = ",".join(launch.control_networks)
     if networks:
         parameters["oob_tcp_if_include" if mpi.major == 4 else "prte_if_include"] = networks
-    if launch.session:
-        parameters["orte_tmpdir_base" if mpi.major == 4 else "prte_tmpdir_base"] = launch.session
-    return parameters
+    return {**parameters, **session}
 
 
 def srun_argv(launch: Launch, job_name: str, time_limit_s: float, mpi_type: str = "") -> list[str]:

@@ -135,6 +135,8 @@ def rows_of(case: str, record: t.Mapping[str, t.Any], logs: pathlib.Path) -> lis
 
     rows = []
     for number, run in enumerate(record["benchmark"].get("runs", []), start=1):
+        if not run["rows"]:
+            raise SystemExit(f"{case}: {run['collective']} gave no rows: {json.dumps(run)[:4000]}")
         text = (logs / f"{number:02d}-{run['stage']}-{run['collective']}.stdout.txt").read_text()
         printed = {row[0]: row[6] for row in parse_nccl_tests(text)["rows"]}
         for row in run["rows"]:
