@@ -17,6 +17,7 @@ from lab.errors import LabError
 from lab.fault_actions import ActiveFault
 from lab.fault_engine import FaultEngine
 from lab.paths import DEFAULT_RUN_DIRECTORY, cache_directory, inventory_directory
+from lab.plan import Plan
 from lab.ports import LOOPBACK, free_ports
 from lab.progress import Progress
 from lab.remote import Completed
@@ -67,27 +68,13 @@ class Cluster:
         plan = plan_of(settings)
         tools.require(tools.RUN_TOOLS)
         with state.locked(self.directory):
-            if self._is_up_as(settings):
-                self._progress.say("the lab is up already")
-                return self.inventory
-            cache = cache_directory()
-            built = {
-                release: images.ensure(cache, release, settings.variant, mirror, self._progress)
-                for release in dict.fromkeys(node.release for node in plan.nodes)
-            }
-            lab = State(
-                lab_id=secrets.token_hex(8),
-                settings=settings,
-                accelerator=accelerator.choose(cache, next(iter(built.values())).kernel, self._progress),
-                images={release: image.key for release, image in built.items()},
-                ports=dict(zip((node.name for node in plan.nodes), free_ports(len(plan.nodes)), strict=True)),
-            )
-            running = RunningLab(self.directory, lab, self._progress)
-            running.record()
             try:
-                self._start(running, built)
+                if self._is_up_as(settings):
+                    self._progress.say("the lab is up already")
+                else:
+                    self._start(settings, plan, mirror)
             except BaseException:
-                running.end()
+                self._remove_directory()
                 raise
             return self.inventory
 
@@ -100,8 +87,7 @@ class Cluster:
             if lab is not None:
                 with self._progress.step("taking the lab down"):
                     RunningLab(self.directory, lab, self._progress).end()
-            with contextlib.suppress(OSError):
-                self.directory.rmdir()
+            self._remove_directory()
 
     def status(self) -> list[NodeStatus]:
         """How every node is. Raises LabError when there is no lab."""
@@ -194,7 +180,28 @@ class Cluster:
             RunningLab(self.directory, lab, self._progress).end()
         return False
 
-    def _start(self, running: RunningLab, built: t.Mapping[str, images.Image]) -> None:
+    def _start(self, settings: Settings, plan: Plan, mirror: str | None) -> None:
+        cache = cache_directory()
+        built = {
+            release: images.ensure(cache, release, settings.variant, mirror, self._progress)
+            for release in dict.fromkeys(node.release for node in plan.nodes)
+        }
+        lab = State(
+            lab_id=secrets.token_hex(8),
+            settings=settings,
+            accelerator=accelerator.choose(cache, next(iter(built.values())).kernel, self._progress),
+            images={release: image.key for release, image in built.items()},
+            ports=dict(zip((node.name for node in plan.nodes), free_ports(len(plan.nodes)), strict=True)),
+        )
+        running = RunningLab(self.directory, lab, self._progress)
+        running.record()
+        try:
+            self._bring_up(running, built)
+        except BaseException:
+            running.end()
+            raise
+
+    def _bring_up(self, running: RunningLab, built: t.Mapping[str, images.Image]) -> None:
         lab, plan = running.lab, running.plan
         operator = keys.load_or_generate(self.directory / OPERATOR_KEY, "gpufabric-lab-operator")
         running.start_switches()
@@ -215,6 +222,11 @@ class Cluster:
         )
         lab.phase = "up"
         running.record()
+
+    def _remove_directory(self) -> None:
+        """Remove the run directory unless something is in it."""
+        with contextlib.suppress(OSError):
+            self.directory.rmdir()
 
 
 def _ailments(off: t.Sequence[str], lab: State) -> str:

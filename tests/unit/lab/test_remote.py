@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import socket
@@ -42,7 +43,8 @@ class _Operator(paramiko.ServerInterface):
             channel.close()
 
         if command != b"hang":
-            threading.Thread(target=answer, daemon=True).start()
+            # What this method returns is sent first: an answer must not overtake it.
+            threading.Timer(0.2, answer).start()
         return True
 
 
@@ -81,6 +83,7 @@ class Node:
                 transport.close()
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
         self._listener.close()
         for transport in self._transports:
             transport.close()
@@ -96,7 +99,8 @@ def start(tmp_path: pathlib.Path) -> t.Iterator[t.Callable[..., Node]]:
 
     yield one
     for node in started:
-        node.close()
+        with contextlib.suppress(OSError):
+            node.close()
 
 
 def wait(
