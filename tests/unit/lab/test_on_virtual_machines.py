@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -203,18 +204,24 @@ def test_another_lab_in_the_same_directory_is_refused(cluster: Cluster) -> None:
         cluster.up(Settings(nodes=3, releases=RELEASES))
 
 
-def test_an_up_that_was_killed_leaves_nothing_after_down(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_up_that_is_ended_early_leaves_nothing(tmp_path: pathlib.Path, number: signal.Signals) -> None:
+    """What is interrupted takes everything back itself; what is killed leaves it to the next `down`."""
     directory = tmp_path / "run"
     command = [sys.executable, "-m", "lab", "up", "--nodes", "1", "--release", RELEASES[0], "--dir", str(directory)]
     with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as up:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not (directory / "n1" / "console.log").exists():
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        up.kill()
-    recorded = state.load(directory)
-    assert recorded is not None
-    assert process.marked(recorded.lab_id)
-    Cluster(directory).down()
+        recorded = state.load(directory)
+        assert recorded is not None
+        assert process.marked(recorded.lab_id)
+        up.send_signal(number)
+        up.wait(60)
+    assert up.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    if number == signal.SIGKILL:
+        assert process.marked(recorded.lab_id)
+        Cluster(directory).down()
     assert process.marked(recorded.lab_id) == []
     assert not directory.exists()
