@@ -257,17 +257,18 @@ def _degraded(ports: t.Sequence[Port], chosen: t.Sequence[Port], kind: tuple[str
 
 
 def _why_unused(ports: t.Sequence[Port], chosen: t.Sequence[Port]) -> str:
-    """Why a rail that is active on no node is no compute rail, "" where it is one that is dead everywhere.
+    """Why a rail that says of itself on no node what it is for (down, without an address) is no compute rail.
 
-    It is one if it is built like the compute ports; the second port of an adapter whose other port works is a spare.
+    "" where it is one, dead everywhere: if it is built like the compute ports. But the second port of an adapter whose
+    other port works is a spare if it is down on every node.
     """
     if not chosen:
         return ""
     if not any(_like(ports[0], port) for port in chosen):
-        return "it is active on no node, and unlike the compute ports"
+        return "it is down or without an address on every node, and unlike the compute ports"
     working = {(port.node, _adapter(port)) for port in chosen if port.active}
-    if all((port.node, _adapter(port)) in working for port in ports):
-        return "it is active on no node, and the other port of its adapter works"
+    if all(not port.active and (port.node, _adapter(port)) in working for port in ports):
+        return "it is down on every node, and the other port of its adapter works"
     return ""
 
 
