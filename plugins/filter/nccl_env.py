@@ -11,8 +11,12 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.catalogue import load_catalogue, parse_version
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.compare_ranks import compare_rank_environments
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.explain_env import explain
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import judge_section
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_env import resolve_fleet
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import SECTIONS
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import MODES, Rules, validate
+
+SECTION = next(section for section in SECTIONS if section.name == "nccl_env")
 
 
 def _mapping(value: t.Any, what: str) -> t.Mapping[str, t.Any]:
@@ -62,6 +66,12 @@ def nccl_env_compare_ranks(ranks: t.Any, expected: t.Any) -> list[dict[str, str]
     return [finding.as_dict() for finding in compare_rank_environments(ranks, _mapping(expected, "what is expected"))]
 
 
+def nccl_env_findings(results: t.Any) -> list[dict[str, str]]:
+    """What is wrong with nodes' NCCL environments, by the registered results of nccl_env_info, as the report judges them."""
+    nodes = _mapping(results, "the results")
+    return [f.as_dict() for f in judge_section(SECTION, nodes, {node: {} for node in nodes})]
+
+
 def csh_quote(value: t.Any) -> str:
     """A value as one word for csh(1), which replaces ! even between single quotes."""
     text = str(value)
@@ -76,6 +86,7 @@ class FilterModule:
             "nccl_env_resolve": nccl_env_resolve,
             "nccl_env_validate": nccl_env_validate,
             "nccl_env_explain": nccl_env_explain,
+            "nccl_env_findings": nccl_env_findings,
             "nccl_env_compare_ranks": nccl_env_compare_ranks,
             "csh_quote": csh_quote,
         }

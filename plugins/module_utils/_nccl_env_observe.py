@@ -163,5 +163,7 @@ def _ask(
 ) -> dict[str, t.Any] | None:
     if library is None:
         return None
-    environment: Environment = next((w["environment"] for w in (ways.get("ssh"), ways.get("login")) if w and not w["problem"]), {})
+    environment: Environment = next(
+        (w["environment"] for w in (ways.get("ssh"), ways.get("login")) if w and not w["problem"]), {}
+    )
     return _nccl_ask.ask(tools, library.path, environment, request.timeout)

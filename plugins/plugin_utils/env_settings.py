@@ -42,15 +42,27 @@ class Settings:
             mode = "strict"
         settings = cls(
             mode=mode,
-            keep_debug=bool(raw.get("keep_debug")),
+            keep_debug=truth(raw.get("keep_debug")),
             nccl_version=str(raw.get("nccl_version") or ""),
             control_network=_network("control_network", raw, findings),
             fabric_network=_network("fabric_network", raw, findings),
-            hcas=tuple(str(name) for name in raw.get("hcas") or ()),
+            hcas=tuple(words(raw.get("hcas"))),
             traffic_class=_traffic_class(raw, findings),
-            rail_only=bool(raw.get("rail_only")),
+            rail_only=truth(raw.get("rail_only")),
         )
         return settings, findings
+
+
+def truth(value: t.Any) -> bool:
+    """A switch, also as the text that ``-e name=value`` makes of it."""
+    return value.strip().lower() in ("true", "yes", "on", "1") if isinstance(value, str) else bool(value)
+
+
+def words(value: t.Any) -> list[str]:
+    """A list of names, also as one text with commas between them."""
+    if isinstance(value, str):
+        return [word.strip() for word in value.split(",") if word.strip()]
+    return [str(word) for word in value or ()]
 
 
 def _network(name: str, raw: t.Mapping[str, t.Any], findings: list[Finding]) -> netaddr.IPNetwork | None:

@@ -18,10 +18,10 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.catalogue import
     load_catalogue,
     parse_version,
 )
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.env_settings import Settings
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.env_settings import Settings, words
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.node_env import Node, NodeEnv
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_node import resolve_node
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import Rules, Validated, validate
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import SOURCE, Rules, Validated, validate
 
 #: nodes that a finding names one by one; more are counted
 NAMED_NODES = 8
@@ -52,7 +52,9 @@ def resolve_fleet(
     resolved: dict[str, NodeEnv] = {}
     per_node: dict[str, list[Finding]] = {}
     for name, data in nodes.items():
-        plan = plans.of(_given(data, "profiles", profiles), {**(settings or {}), **(_given(data, "settings", {}))})
+        plan = plans.of(
+            words(_given(data, "profiles", profiles)), {**(settings or {}), **(_given(data, "settings", {}))}
+        )
         node, problems = _node(name, data, overrides, plan.settings, known)
         checked = plan.validated(node)
         env = resolve_node(node, plan.profiles, checked, plan.settings, known)
@@ -125,6 +127,13 @@ def _node(
                 "nccl_version_invalid", "error", name, "nccl_env_nccl_version", str(error), "a version as in 2.28.9"
             )
         )
+    values = _given(data, "overrides", overrides)
+    if not isinstance(values, t.Mapping):
+        evidence = f"the variables are a {type(values).__name__}"
+        findings.append(
+            Finding("nccl_setting_invalid", "error", name, SOURCE, evidence, "a mapping of names to values")
+        )
+        values = {}
     names = data.get("library_names")
     node = Node(
         name=name,
@@ -136,7 +145,7 @@ def _node(
         role=str(data.get("role") or "compute"),
         site=dict(data.get("site") or {}),
         traffic_class=data.get("traffic_class"),
-        overrides=dict(_given(data, "overrides", overrides)),
+        overrides=dict(values),
         library_names=frozenset(names) if names else None,
     )
     return node, findings
@@ -259,8 +268,12 @@ def _differs(name: str, by_value: t.Mapping[str | None, t.Sequence[str]]) -> Fin
 
 
 def _scope(fleet: t.Sequence[Node], resolved: t.Mapping[str, NodeEnv], catalogue: Catalogue) -> None:
-    """Only what is the same on all compute nodes may enter environments, which srun carries from node to node."""
-    computing = [resolved[node.name].variables for node in fleet if node.role == "compute"]
+    """Only what is the same on all compute nodes may enter environments, which srun carries from node to node.
+
+    Nodes that are not written, for errors of their own, have no say in what the others share.
+    """
+    shared = [resolved[node.name] for node in fleet if node.role == "compute"]
+    computing = [env.variables for env in shared if env.writable] or [env.variables for env in shared]
     counted = collections.Counter((name, entry.value) for variables in computing for name, entry in variables.items())
     for env in resolved.values():
         for name, entry in env.variables.items():

@@ -394,6 +394,12 @@ def test_values_that_differ_with_the_hardware_are_no_fault() -> None:
     assert entry(result, "NCCL_IB_TIMEOUT")["scope"] == "uniform"
 
 
+def test_a_node_that_is_not_written_has_no_say_in_what_is_shared() -> None:
+    result = fleet(roce_node(1), roce_node(2, profiles=["nonsense"]))
+    assert [result["nodes"][n]["writable"] for n in ("n1", "n2")] == [True, False]
+    assert entry(result, "NCCL_DEBUG")["scope"] == "uniform"
+
+
 def test_profiles_and_settings_of_single_nodes() -> None:
     result = fleet(roce_node(1), roce_node(2, profiles=["tcp"], settings={"mode": "warn"}), variables={"NCCL_HCA": 1})
     assert [result["nodes"][n]["transport"] for n in ("n1", "n2")] == [["roce"], ["socket"]]
@@ -444,6 +450,19 @@ def test_a_catalogue_older_than_the_library() -> None:
 @pytest.mark.parametrize("nodes", [{}, {"n1": {}}, {"n1": {"hcas": [], "addresses": {}, "site": {}}}])
 def test_next_to_nothing(nodes: Result) -> None:
     assert set(resolve_fleet(nodes, ["guide"], {}, {})["nodes"]) == set(nodes)
+
+
+def test_settings_as_texts_of_the_command_line() -> None:
+    result = fleet(roce_node(), profiles="roce,lora", rail_only="false", keep_debug="no", hcas="mlx5_0, mlx5_1:1")
+    assert result["nodes"]["n1"]["profiles"] == ["roce", "lora"]
+    assert values(result)["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1" and "NCCL_CROSS_NIC" not in values(result)
+    assert "NCCL_ALGO" not in values(fleet(roce_node(), keep_debug="false", variables={"NCCL_ALGO": "Tree"}))
+
+
+@pytest.mark.parametrize("variables", ["NCCL_DEBUG=INFO", ["NCCL_DEBUG"], 3])
+def test_variables_that_are_no_mapping(variables: object) -> None:
+    (finding,) = found(fleet(roce_node(overrides=variables)), "nccl_setting_invalid")
+    assert finding["subject"] == "nccl_env_variables"
 
 
 def test_inputs_are_left_as_they_are() -> None:
