@@ -110,6 +110,8 @@ class BenchmarkRun:
 
     def _one(self, run: Run) -> dict[str, t.Any]:
         nodes = [node for node in run.nodes if node not in self._peers.lost]
+        if run.alone:  # two names of one machine would disturb each other
+            nodes = [node for node in nodes if node in self._peers.nodes]
         result = self._empty_result(run, nodes)
         if self._ended:
             return {**result, "problem": self._ended}

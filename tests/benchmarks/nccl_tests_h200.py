@@ -47,8 +47,10 @@ COMMON = {
     "gpufabric_become": False,
     "gpufabric_busy": "ignore",
 }
-#: {case: (settings, exit status that the playbook must end with)}
-CASES: dict[str, tuple[dict[str, t.Any], int]] = {
+#: one machine under two names is an error of the inventory, and here it is meant
+MEANT = "duplicate_boot_id"
+#: {case: (settings, errors that the verdict must name besides MEANT)}
+CASES: dict[str, tuple[dict[str, t.Any], list[str]]] = {
     "nvlink": (
         {
             "nccl_tests_stages": ["cluster"],
@@ -58,7 +60,7 @@ CASES: dict[str, tuple[dict[str, t.Any], int]] = {
             "nccl_tests_expected_network": "P2P",
             "nccl_tests_line_rate_gbps": 3600,
         },
-        0,
+        [],
     ),
     "socket": (
         {
@@ -69,7 +71,7 @@ CASES: dict[str, tuple[dict[str, t.Any], int]] = {
             "nccl_tests_expected_network": "Socket",
             "nccl_tests_line_rate_gbps": 40,
         },
-        0,
+        [],
     ),
     "socket_said_to_be_infiniband": (
         {
@@ -80,7 +82,7 @@ CASES: dict[str, tuple[dict[str, t.Any], int]] = {
             "nccl_tests_expected_network": "IB",
             "nccl_tests_line_rate_gbps": 400,
         },
-        2,
+        ["busbw_below_expected", "transport_fallback"],
     ),
 }
 
@@ -180,8 +182,8 @@ def measure(source: str, out: pathlib.Path, keep: pathlib.Path | None) -> pathli
             if keep:
                 shutil.copytree((work / "results/latest").resolve(), keep / case, dirs_exist_ok=True)
                 (keep / f"{case}.txt").write_text(output)
-            if status != expected:
-                wrong.append(f"{case} ended with {status}, not {expected}: {errors}\n{output[-4000:]}")
+            if [error for error in errors if error != MEANT] != expected or status != 2:
+                wrong.append(f"{case} ended with {status} and {errors}, expected {expected}\n{output[-4000:]}")
     path = recorded.write(
         "nccl_tests_h200",
         "the role nccl_tests on two GPUs of one machine, as two inventory hosts with one GPU each",
