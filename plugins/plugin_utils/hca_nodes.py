@@ -169,7 +169,7 @@ def _wrong_count(node: str, have: t.Sequence[Port], expected: int) -> Finding:
         subject="RDMA",
         evidence=f"{len(names)} compute HCAs: {listed(names, 12)}",
         expected=f"rdma_expected_hcas is {expected}",
-        cause="an HCA is gone, or the rules take in one too many"
+        cause="the rules take in an HCA too many"
         if len(names) > expected
         else "an HCA is gone on every node, or the rules leave one out",
         fix="lspci -d 15b3: ; rdma link; then correct the rdma_select_ variables or rdma_expected_hcas",

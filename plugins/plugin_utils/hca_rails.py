@@ -57,10 +57,11 @@ def judge_rails(nodes: t.Mapping[str, Observation], selection: Selection, settin
     """Findings that only show when a group's nodes are seen together."""
     ports = [port for ports in selection.compute.values() for port in ports]
     addressed = [port for port in ports if port.ethernet and port.active and port.addresses]
+    guids = _duplicate_guids(ports)
     return [
-        *_duplicate_guids(ports),
-        *_duplicate_addresses(addressed),
-        *_subnets(addressed, settings.get("rdma_rail_subnets") or {}),
+        *guids,
+        *_duplicate_addresses(addressed, {finding.node for finding in guids}),
+        *_subnets(addressed, settings),
         *_overlaps(addressed),
         *_crossed_neighbours(nodes, addressed),
         *_cabling(ports, settings.get("rdma_cabling") or []),
@@ -71,59 +72,55 @@ def judge_rails(nodes: t.Mapping[str, Observation], selection: Selection, settin
 
 
 def _duplicate_guids(ports: t.Iterable[Port]) -> list[Finding]:
-    owners: dict[str, list[Port]] = collections.defaultdict(list)
-    seen: set[tuple[str, str]] = set()
-    for port in ports:
-        guid = port.hca["node_guid"]
-        if (port.node, port.hca["name"]) not in seen and guid.strip("0:"):
-            seen.add((port.node, port.hca["name"]))
-            owners[guid].append(port)
+    hcas = {(port.node, port.hca["name"]): port for port in ports if port.hca["node_guid"].strip("0:")}
     return [
         Finding(
             id="hca_guid_duplicate",
             severity="error",
-            node=twins[1].node,
-            subject=twins[1].hca["name"],
-            evidence=f"node GUID {guid} is also that of {_owners(twins)}",
+            node=node,
+            subject=listed([port.hca["name"] for port, _other in twins], 12),
+            evidence=f"node GUID {twins[0][0].hca['node_guid']} is also that of {other} {twins[0][1].hca['name']}"
+            + (f", and {len(twins) - 1} more are shared" if len(twins) > 1 else ""),
             expected="a GUID of its own for each HCA",
-            cause="a cloned virtual machine, a copied firmware image, or a GUID set by hand; subnet managers drop one of them",
-            fix=f"mlxfwmanager --query on both; then flint -d DEVICE -guid NEW sg (hardware), or recreate {twins[1].hca['name']}",
+            cause="one machine under two names, a cloned virtual machine or firmware image, or a GUID set by hand; "
+            "subnet managers drop one of them",
+            fix="flint -d DEVICE -guid NEW sg (hardware), or recreate the device; remove one of two inventory names",
         )
-        for guid, twins in owners.items()
-        if len(twins) > 1
+        for (node, other), twins in _twins((port.hca["node_guid"], port) for port in hcas.values()).items()
     ]
 
 
-def _owners(twins: t.Sequence[Port]) -> str:
-    return listed([f"{port.node} {port.hca['name']}" for port in twins if port is not twins[1]])
+def _duplicate_addresses(ports: t.Iterable[Port], clones: t.Collection[str]) -> list[Finding]:
+    """clones: nodes that share GUIDs with others; that they share addresses too is a consequence."""
+    pairs = _twins((address.split("/")[0], port) for port in ports for address in port.addresses)
+    return [
+        Finding(
+            id="rail_address_duplicate",
+            severity="error",
+            node=node,
+            subject=port.subject,
+            evidence=f"an address of {port.port['netdev']} ({listed(port.addresses)}) is also on {other} "
+            f"{twin.port['netdev']} ({listed(twin.addresses)})",
+            expected="an address of its own for each port",
+            cause="copied network configuration; packets reach whichever answered ARP last",
+            fix=f"give {port.port['netdev']} another address",
+        )
+        for (node, other), twins in pairs.items()
+        if node not in clones
+        for port, twin in twins
+        if (node, port.port["netdev"]) != (other, twin.port["netdev"])
+    ]
 
 
-def _duplicate_addresses(ports: t.Iterable[Port]) -> list[Finding]:
-    owners: dict[str, list[Port]] = collections.defaultdict(list)
-    for port in ports:
-        for address in port.addresses:
-            owners[address.split("/")[0]].append(port)
-    findings = []
-    for address, having in owners.items():
-        others = [
-            port
-            for port in having[1:]
-            if (port.node, port.port["netdev"]) != (having[0].node, having[0].port["netdev"])
-        ]
-        findings += [
-            Finding(
-                id="rail_address_duplicate",
-                severity="error",
-                node=port.node,
-                subject=port.subject,
-                evidence=f"{address} on {port.port['netdev']} is also on {having[0].node} {having[0].port['netdev']}",
-                expected="an address of its own for each port",
-                cause="copied network configuration; packets reach whichever answered ARP last",
-                fix=f"give {port.port['netdev']} another address",
-            )
-            for port in others
-        ]
-    return findings
+def _twins(values: t.Iterable[tuple[str, Port]]) -> dict[tuple[str, str], list[tuple[Port, Port]]]:
+    """{(node, node of the first owner): [(port, first owner of the same value)]} of values that occur again."""
+    first: dict[str, Port] = {}
+    pairs: dict[tuple[str, str], list[tuple[Port, Port]]] = collections.defaultdict(list)
+    for value, port in values:
+        owner = first.setdefault(value, port)
+        if owner is not port:
+            pairs[port.node, owner.node].append((port, owner))
+    return pairs
 
 
 # ---- subnets
@@ -133,8 +130,10 @@ def _networks(port: Port) -> list[netaddr.IPNetwork]:
     return [network(address).cidr for address in port.addresses]
 
 
-def _subnets(ports: t.Sequence[Port], given: t.Mapping[str, t.Any]) -> list[Finding]:
-    """Ports outside the subnet of their rail: as given, else as most of the rail's nodes have it."""
+def _subnets(ports: t.Sequence[Port], settings: Settings) -> list[Finding]:
+    """Ports outside the subnet of their rail: as given, else as most of the rail's nodes have it, else of all rails."""
+    given = settings.get("rdma_rail_subnets") or {}
+    of_all = [network(str(subnet)) for subnet in settings.get("rdma_select_subnets") or []]
     by_rail: dict[str, list[Port]] = collections.defaultdict(list)
     for port in ports:
         by_rail[port.rail].append(port)
@@ -146,6 +145,8 @@ def _subnets(ports: t.Sequence[Port], given: t.Mapping[str, t.Any]) -> list[Find
         elif rail in usual:
             common = usual[rail]
             wanted, told = [common[0]], f"as on {common[1]} of {common[2]} nodes of rail {rail}"
+        elif of_all:
+            wanted, told = of_all, "as rdma_select_subnets says"
         else:
             continue
         for port in members:

@@ -352,6 +352,21 @@ def test_swapped_rails_are_said_to_be_swapped(tmp_path: pathlib.Path) -> None:
     assert "swapped" in found[0].cause
 
 
+def test_one_machine_under_two_names_is_one_error(tmp_path: pathlib.Path) -> None:
+    nodes = lab(tmp_path, {}, 3)
+    nodes["n4"] = copy.deepcopy(nodes["n2"])
+    found = [f for f in judge_hcas(nodes, LAB) if f.severity == "error"]
+    assert [(f.id, f.node, f.subject) for f in found] == [("hca_guid_duplicate", "n4", "mlx5_0, mlx5_1")]
+    assert "n2 mlx5_0, and 1 more" in found[0].evidence
+
+
+def test_outside_the_subnets_of_all_rails(tmp_path: pathlib.Path) -> None:
+    nodes = lab(tmp_path, {2: {0: {"ipv4": "192.168.7.2/24"}}})
+    assert errors(judge_hcas(nodes, {**LAB, "rdma_select_subnets": ["10.77.0.0/16"]})) == [
+        ("rail_subnet", "n2", "mlx5_0 port 1")
+    ]
+
+
 def test_routed_rails_have_a_subnet_a_node(tmp_path: pathlib.Path) -> None:
     nodes = lab(tmp_path, {n: {r: {"ipv4": f"10.{r}.{n}.1/31"} for r in (0, 1)} for n in (1, 2, 3)}, 3)
     assert judge_hcas(nodes, LAB) == []
