@@ -47,6 +47,8 @@ WRITE_SIZE, WRITE_COUNT = 65536, 20
 LONG_WRITE_SIZE, LONG_WRITE_S, FAST_GBS = 1 << 20, 0.3, 0.5
 #: struct tcp_info of <linux/tcp.h>: tcpi_total_retrans is the 32-bit word at this offset
 TOTAL_RETRANS = 100
+#: share of this node's best below which a bandwidth is measured once more
+DOUBTFUL = 0.75
 
 Plan = t.Mapping[str, t.Any]
 Cell = dict[str, t.Any]
@@ -85,7 +87,7 @@ class Prober:
             list(pool.map(self._reach, peers))
         for turn in range(int(self._plan["passes"])):
             for peer in peers:
-                if peer["load"]:
+                if peer["load"] and (turn == 0 or self._is_doubtful(peer)):
                     self._load(peer, turn)
         self._row.seconds = round(time.monotonic() - self._began, 1)
         return self._row
@@ -239,6 +241,21 @@ class Prober:
                 self._measure(there, peer, found)
         except ChannelError as error:
             found["load"] = str(error)
+
+    def _is_doubtful(self, peer: Plan) -> bool:
+        """Whether what was measured with this peer may be a disturbance: lost packets, no result, or far below the best."""
+        cells = self._row.peers[peer["node"]]["paths"].values()
+        lost = any(cell["loss"]["sent"] > cell["loss"]["received"] for cell in cells if cell.get("loss"))
+        return lost or any(
+            (cell[quantity]["gbs"] or 0.0) < DOUBTFUL * self._best(quantity)
+            for quantity in ("stream", "write")
+            for cell in cells
+            if quantity in cell
+        )
+
+    def _best(self, quantity: str) -> float:
+        every = (cell for found in self._row.peers.values() for cell in found["paths"].values())
+        return max((cell[quantity]["gbs"] or 0.0 for cell in every if quantity in cell), default=0.0)
 
     def _measure(self, channel: Channel, peer: Plan, found: Cell) -> None:
         paths = [path for path, cell in found["paths"].items() if self._is_measured(path, cell)]

@@ -30,7 +30,7 @@ options:
     type: int
     default: 3
   passes:
-    description: How often each bandwidth is measured; the best counts.
+    description: How often a bandwidth is measured at most. What looks bad is measured again, and the best counts.
     type: int
     default: 2
   budget_s:
