@@ -103,7 +103,9 @@ class Expectations:
             busbw, source = accepted, "the baseline"
         else:
             source = self.computed.source
-        if not mostly_latency or busbw is None or size_bytes <= 0:
+        if not busbw:  # one rank alone moves nothing, so busbw is 0 by its definition
+            return Point(None, source if size_bytes else "")
+        if not mostly_latency:
             return Point(busbw, source)
         factor = FACTORS[self._run["collective"]](self._run["ranks"]) if self._run["collective"] in FACTORS else 1.0
         return Point(busbw, source, MOST_LATENCY * size_bytes * factor / (busbw * 1e3))

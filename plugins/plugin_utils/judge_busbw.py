@@ -223,7 +223,7 @@ def _below(run: Run, judged: t.Sequence[Verdict], expectations: Expectations) ->
             )
         ]
     unjudged = [verdict for verdict in judged if verdict["status"] == "unjudged"]
-    if unjudged:
+    if unjudged and run["failure"] is None:
         return [
             Finding(
                 id="busbw_not_judged",
