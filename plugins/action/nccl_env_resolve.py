@@ -38,6 +38,7 @@ class ActionModule(ActionBase):
             _registered(raw, QOS),
             {node: reader.read("nccl_env", node) for node in observed},
             {node: reader.read("rdma", node) for node in observed},
+            {node: reader.read("roce_qos", node) for node in observed},
         )
         resolved = resolve_fleet(inputs, [], {}, {})
         result.update(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_roce_qos import Goal, judge_roce_qos
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas import select_hcas
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import group_key
 
@@ -24,6 +25,9 @@ SETTINGS = {
     "rail_only": "nccl_env_rail_only",
 }
 
+#: findings of roce_qos after which the traffic class cannot be relied on
+LOSSY = frozenset(f"roce_qos_{what}" for what in ("unknown", "trust", "dscp", "pfc", "pfc_unknown"))
+
 #: nodes to whose result the findings about the whole fleet are added: one may be lost, three hardly
 WITNESSES = 3
 
@@ -35,13 +39,15 @@ def fleet_inputs(
     qos: t.Mapping[str, Observation],
     settings: t.Mapping[str, Observation],
     rdma_settings: t.Mapping[str, Observation],
+    qos_settings: t.Mapping[str, Observation],
 ) -> dict[str, dict[str, t.Any]]:
     """{node: what resolve_fleet() takes of it}.
 
     observed: nccl_env_info's ``observed``; facts: node_info's; rdma: hca_info's, where the role rdma ran; qos: roce_qos_info's;
-    settings, rdma_settings: the public variables of the roles nccl_env and rdma in force on each node.
+    settings, rdma_settings, qos_settings: the public variables of the roles nccl_env, rdma and roce_qos in force on each node.
     """
     hardware = {node: rdma.get(node) or observed[node].get("rdma") for node in observed}
+    classes = _traffic_classes(qos, qos_settings)
     selected = _selected({node: data for node, data in hardware.items() if data}, rdma_settings)
     return {
         node: {
@@ -52,7 +58,7 @@ def fleet_inputs(
             "library_names": seen.get("library_names"),
             "site": _site(seen, settings[node]),
             "role": settings[node].get("nccl_env_node_role"),
-            "traffic_class": _traffic_class(qos.get(node)),
+            "traffic_class": classes.get(node),
             "profiles": settings[node].get("nccl_env_profiles"),
             "overrides": settings[node].get("nccl_env_variables"),
             "settings": {key: settings[node].get(variable) for key, variable in SETTINGS.items()},
@@ -82,10 +88,14 @@ def _selected(
     return found
 
 
-def _traffic_class(qos: Observation | None) -> int | None:
-    """The traffic class that roce_qos found carried without loss on every interface of the node, None without any."""
-    verified = (qos or {}).get("verified_tc")
-    return int(verified) if verified is not None else None
+def _traffic_classes(qos: t.Mapping[str, Observation], qos_settings: t.Mapping[str, Observation]) -> dict[str, int]:
+    """{node: the traffic class byte} of nodes whose every interface carries it without loss, as roce_qos judges."""
+    found = {}
+    for node, seen in qos.items():
+        judged = judge_roce_qos({node: {"observed": seen}}, qos_settings[node])
+        if seen.get("interfaces") and not any(finding.id in LOSSY for finding in judged):
+            found[node] = Goal.of(qos_settings[node]).traffic_class
+    return found
 
 
 def for_node(result: t.Mapping[str, t.Any], name: str) -> dict[str, t.Any]:

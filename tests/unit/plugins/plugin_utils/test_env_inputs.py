@@ -7,6 +7,7 @@ from __future__ import annotations
 import pathlib
 import typing as t
 
+import pytest
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_observe import observe_rdma
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
@@ -44,6 +45,7 @@ def test_hcas_are_selected_as_the_role_rdma_does(tmp_path: pathlib.Path) -> None
         {},
         {n: SETTINGS for n in ("n1", "n2")},
         {n: RDMA_SETTINGS for n in ("n1", "n2")},
+        {},
     )
     assert inputs["n1"]["selected"] == ["mlx5_0:1", "mlx5_1:1"] and inputs["n2"]["selected"] == ["mlx5_0:1"]
     result = resolve_fleet(inputs, [], {}, {})
@@ -59,19 +61,20 @@ def test_a_driver_that_is_not_allowed_leaves_sockets(tmp_path: pathlib.Path) -> 
         {},
         {"n1": SETTINGS},
         {"n1": {"rdma_allowed_drivers": ["bnxt_re"]}},
+        {},
     )
     assert inputs["n1"]["selected"] == []
     assert resolve_fleet(inputs, [], {}, {})["nodes"]["n1"]["transport"] == ["socket"]
 
 
 def test_nothing_was_observed_of_the_hardware() -> None:
-    inputs = fleet_inputs({"n1": observed()}, {}, {}, {}, {"n1": SETTINGS}, {"n1": RDMA_SETTINGS})
+    inputs = fleet_inputs({"n1": observed()}, {}, {}, {}, {"n1": SETTINGS}, {"n1": RDMA_SETTINGS}, {})
     assert inputs["n1"]["hcas"] is None and inputs["n1"]["selected"] is None
 
 
 def test_only_nccls_variables_of_a_vendors_file_count() -> None:
     seen = observed(site={"variables": {"NCCL_TOPO_FILE": "/t", "UCX_TLS": "rc", "export NCCL_A": "1"}})
-    inputs = fleet_inputs({"n1": seen}, {}, {}, {}, {"n1": SETTINGS}, {"n1": RDMA_SETTINGS})
+    inputs = fleet_inputs({"n1": seen}, {}, {}, {}, {"n1": SETTINGS}, {"n1": RDMA_SETTINGS}, {})
     assert inputs["n1"]["site"] == {"NCCL_TOPO_FILE": "/t"}
 
 
@@ -80,3 +83,43 @@ def test_shared_findings_go_with_the_first_nodes() -> None:
     result = resolve_fleet(nodes, ["guide"], {"NCCL_HCA": 1}, {})
     counts = [len([f for f in for_node(result, n)["findings"] if f["id"] == "nccl_variable_unknown"]) for n in nodes]
     assert counts == [1, 1, 1, 0, 0]
+
+
+def interface(**changes: t.Any) -> dict[str, t.Any]:
+    """One RoCE interface as roce_qos_info describes it, set as the role wants it."""
+    return {
+        "interface": "eth1",
+        "hca": "mlx5_0",
+        "port": 1,
+        "pci": "",
+        "tool": "mlnx_qos",
+        "problem": "",
+        "dcbx": "host",
+        "trust": "dscp",
+        "pfc": [3],
+        "dscp_prio": {"26": 3, "48": 6},
+        "ecn": {"source": "sysfs", "np": {"3": True}, "rp": {"3": True}, "cnp_dscp": 48, "cnp_priority": 6},
+        "tclass": None,
+        "cma_tos": 106,
+        "pause": {"rx": False, "tx": False},
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "verified"),
+    [
+        ([interface()], 106),
+        ([interface(), interface(interface="eth2", trust="pcp")], None),
+        ([interface(pfc=[])], None),
+        ([interface(dscp_prio={"26": 0})], None),
+        ([interface(tool="", problem="no tool", trust=None, pfc=None)], None),
+        ([], None),
+    ],
+)
+def test_a_traffic_class_counts_only_where_it_is_carried_without_loss(
+    interfaces: list[dict[str, t.Any]], verified: int | None
+) -> None:
+    qos = {"n1": {"interfaces": interfaces, "nccl_tc": None, "applied": [], "problems": []}}
+    inputs = fleet_inputs({"n1": observed()}, {}, {}, qos, {"n1": SETTINGS}, {"n1": RDMA_SETTINGS}, {"n1": {}})
+    assert inputs["n1"]["traffic_class"] == verified
