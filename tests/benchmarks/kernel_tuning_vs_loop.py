@@ -108,18 +108,21 @@ class Bench:
         }
 
     def run(self, program: str, *arguments: str) -> str:
-        argv = [str(self.programs / program), "-i", str(self.inventory), *arguments]
+        where = [] if program == "ansible-galaxy" else ["-i", str(self.inventory)]
+        argv = [str(self.programs / program), *where, *arguments]
         done = subprocess.run(argv, cwd=REPOSITORY, env=self.environment, capture_output=True, text=True, timeout=900)
         if done.returncode:
             raise RuntimeError(f"{' '.join(argv[:6])}: {done.stdout[-3000:]}{done.stderr[-1000:]}")
         return done.stdout
 
-    def raw(self, command: str) -> str:
-        return self.run("ansible", "all", "-b", "-m", "ansible.builtin.raw", "-a", command)
+    def shell(self, command: str, hosts: str = "all") -> list[str]:
+        """The lines that a command prints on the nodes, one node after the other."""
+        text = self.run("ansible", hosts, "-b", "-m", "ansible.builtin.shell", "-a", command)
+        return [line for line in text.splitlines() if line.strip() and " | CHANGED | rc=" not in line]
 
     def timed(self, contender: str) -> dict[str, t.Any]:
         """One play: seconds, calls of ssh over all nodes, changed tasks over all nodes."""
-        self.raw("true")  # opens the connections, which is nobody's merit
+        self.shell("true")  # opens the connections, which is nobody's merit
         self.calls.write_text("")
         began = time.monotonic()
         text = self.run("ansible-playbook", str(self.plays[contender]), "-e", json.dumps(self.variables))
@@ -131,28 +134,24 @@ class Bench:
 
     def check(self) -> None:
         """Every node holds every value."""
-        text = self.raw(f"sysctl -n {' '.join(KEYS)}")
-        found = [" ".join(line.split()) for line in text.splitlines() if " | CHANGED | " not in line and line.strip()]
+        found = [" ".join(line.split()) for line in self.shell(f"sysctl -n {' '.join(KEYS)}")]
         nodes, rest = divmod(len(found), len(KEYS))
         if rest or not nodes or found != list(KEYS.values()) * nodes:
             raise RuntimeError(f"the nodes do not hold what was set: {found}")
 
     def original(self) -> dict[str, str]:
-        lines = self.run(
-            "ansible", "all[0]", "-b", "-m", "ansible.builtin.raw", "-a", f"sysctl {' '.join(KEYS)}"
-        ).splitlines()
-        rows = (line.partition(" = ") for line in lines if " = " in line)
+        rows = (line.partition(" = ") for line in self.shell(f"sysctl {' '.join(KEYS)}", "all[0]"))
         return {key: " ".join(value.split()) for key, _, value in rows}
 
     def reset(self, original: t.Mapping[str, str]) -> None:
         """Every node as it was: no files, no record, the kernel's own values."""
         writes = " ".join(f"'{key}={value}'" for key, value in original.items())
-        self.raw(f"rm -rf {LOOP_FILE} /etc/sysctl.d/99-zz-gpufabric.conf /var/lib/gpufabric; sysctl -qw {writes}")
+        self.shell(f"rm -rf {LOOP_FILE} /etc/sysctl.d/99-zz-gpufabric.conf /var/lib/gpufabric; sysctl -qw {writes}")
 
     def versions(self) -> dict[str, str]:
         core = self.run("ansible", "--version").splitlines()[0]
         posix = json.loads(self.run("ansible-galaxy", "collection", "list", "ansible.posix", "--format", "json"))
-        kernel = [line for line in self.raw("uname -r; python3 -V").splitlines() if "|" not in line and line.strip()]
+        kernel = self.shell("uname -r; python3 -V")
         return {
             "ansible_core": core,
             "ansible_posix": next(v["version"] for found in posix.values() for v in found.values()),
