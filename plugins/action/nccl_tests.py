@@ -67,8 +67,9 @@ class ActionModule(ActionBase):
         )
         return result
 
-    def _supervise(self, directory: str, parent: int) -> dict[str, t.Any]:
-        """Renew until the launcher says that it is done; what it has measured is fetched after every run."""
+    def _supervise(self, directory: str, parent: int, waiting_after: int | None = None) -> dict[str, t.Any]:
+        """Renew until the launcher says that it is done, or waits for more after so many runs; what it has measured is
+        fetched after every run."""
         self._last_results: dict[str, t.Any] = {"results": []}
         interval = float(self._task.args.get("poll_s", 5))
         finished = -1
@@ -90,7 +91,8 @@ class ActionModule(ActionBase):
                 finished = status["finished"]
                 self._last_results = self._fetch(directory) or self._last_results
                 self._display.v(f"nccl_tests: {finished} of {status['of']} runs finished")
-            if status is not None and status["state"] == "done":
+            waits = status is not None and status["state"] == "waiting" and status["finished"] == waiting_after
+            if waits or (status is not None and status["state"] == "done"):
                 return self._fetch(directory) or self._last_results
             gone = 0 if running else gone + 1
             if gone > GONE_LOOKS:

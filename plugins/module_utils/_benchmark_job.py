@@ -17,6 +17,8 @@ LAUNCHERS = ("mpirun", "srun", "local")
 SESSION = "t"
 REPORT = "report.json"
 HOSTS = "hosts"
+#: NCCL_DEBUG_FILE: %h is the node's name, %p the process
+LOG_FILE = "nccl-%h-%p.log"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,10 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """All runs of one launch. here: the launcher's own name in the inventory; ssh: the remote shell's argv."""
+    """All runs of one launch. here: the launcher's own name in the inventory; ssh: the remote shell's argv.
+
+    open: what is run next depends on what was measured, so the launcher waits for further batches of runs.
+    """
 
     run_id: str
     launcher: str
@@ -81,6 +86,7 @@ class Job:
     control_networks: tuple[str, ...] = ()
     ssh: tuple[str, ...] = ()
     ttl_s: float = 60.0
+    open: bool = False
 
     @classmethod
     def from_dict(cls, data: t.Mapping[str, t.Any]) -> Job:
@@ -107,8 +113,12 @@ class Job:
         }
 
     def environment(self, run: Run) -> dict[str, str]:
-        """What every rank gets: the run's own variables and the mark by which its processes are found again."""
-        return {MARKER: self.run_id, **run.environment}
+        """What every rank gets: the run's own variables and the mark by which its processes are found again.
+
+        NCCL writes a file a rank where it is asked to say something, so that lines of ranks do not mix; the agents bring them back.
+        """
+        log = {"NCCL_DEBUG_FILE": f"{self.work}/{LOG_FILE}"} if "NCCL_DEBUG" in run.environment else {}
+        return {MARKER: self.run_id, **log, **run.environment}
 
     def program(self, run: Run) -> tuple[str, ...]:
         report = ("-J", self.report_path) if run.report else ()

@@ -30,6 +30,8 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._run_processes i
 from ansible_collections.gpufabric.cluster.plugins.module_utils._text_bounds import head_and_tail
 
 JOB, RESULTS, STATUS, PID = "job.json", "results.json", "status", "pid"
+#: a further batch of an open job; number: of the runs that were finished before it
+BATCH = "batch-{number}.json"
 #: of one run's stdout and stderr, in characters
 OUTPUT_LIMIT = 2_000_000
 #: how long mpirun may take to notice by itself that a node is gone, in seconds
@@ -45,14 +47,14 @@ LOG_NODES = 4
 class BenchmarkRun:
     """One job on this node. Results are written after every run, so that what was measured survives what comes later."""
 
-    def __init__(self, fs: RootedFs, run_id: str) -> None:
+    def __init__(self, fs: RootedFs, lease: Lease) -> None:
         self._fs = fs
         self._tools = Tools(fs)
-        self._lease = Lease(fs, run_id)
+        self._lease = lease
         self._watch = self._lease.watch()
         self._job = Job.from_dict(json.loads(fs.read_text(f"{self._lease.directory}/{JOB}")))
         self._account = Account.named(self._job.user)
-        local = Agent(fs, run_id, self._account)
+        local = Agent(fs, lease, self._account)
         self._peers = Peers(self._tools, self._account, self._job.here, local)
         self._results: list[dict[str, t.Any]] = []
         self._ended = ""
@@ -66,10 +68,13 @@ class BenchmarkRun:
         try:
             self._write("opening")
             self._open_connections()
-            for number, run in enumerate(self._job.runs):
-                self._write("running", number)
-                self._results.append(self._one(run))
-                self._write("running", number + 1)
+            runs: t.Sequence[Run] = self._job.runs
+            while runs:
+                for run in runs:
+                    self._write("running")
+                    self._results.append(self._one(run))
+                    self._write("running")
+                runs = self._next_batch() if self._job.open else ()
         except (
             Exception
         ) as error:  # whatever it is, what was measured so far must come out, with the reason for the end
@@ -81,6 +86,16 @@ class BenchmarkRun:
             self._write("done")
         if self._watch.seconds_left() == 0.0:
             self._lease.release(expired=True)
+
+    def _next_batch(self) -> tuple[Run, ...]:
+        """Wait for what the controller wants measured next; an empty batch is the end."""
+        path = f"{self._lease.directory}/{BATCH.format(number=len(self._results))}"
+        self._write("waiting")
+        while not self._fs.exists(path):
+            self._tick(0.2)
+            if self._ended:
+                return ()
+        return tuple(Run.from_dict(run) for run in json.loads(self._fs.read_text(path)))
 
     def _open_connections(self) -> None:
         if self._job.launcher != "mpirun":
@@ -261,12 +276,12 @@ class BenchmarkRun:
 
     # -- what the controller reads
 
-    def _write(self, state: str, finished: int = 0) -> None:
+    def _write(self, state: str) -> None:
         status = {
             "pid": os.getpid(),
             "state": state,
-            "finished": finished or len(self._results),
-            "of": len(self._job.runs),
+            "finished": len(self._results),
+            "of": max(len(self._job.runs), len(self._results)),
         }
         results = {
             "results": self._results,

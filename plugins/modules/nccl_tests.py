@@ -186,6 +186,16 @@ options:
         type: list
         elements: str
         default: []
+  wait_for_more:
+    description:
+      - Keep the launcher waiting for further runs after O(runs), since what is measured next depends on what was measured.
+      - They are handed over with O(after), and no runs at all are the end.
+    type: bool
+    default: false
+  after:
+    description: Hand O(runs) to a launch that waits for more after so many finished runs, in place of starting one.
+    type: int
+    default: -1
   left_out:
     description: Nodes that were left out before, and why; carried into the result.
     type: list
@@ -314,7 +324,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils import (
     _nccl_tests_probe,
     _node_tool,
 )
-from ansible_collections.gpufabric.cluster.plugins.module_utils._benchmark_run import JOB, detach
+from ansible_collections.gpufabric.cluster.plugins.module_utils._benchmark_run import BATCH, JOB, detach
 from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import COLLECTIVES
 from ansible_collections.gpufabric.cluster.plugins.module_utils._lease import Lease, LeaseError
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_options import Options
@@ -328,6 +338,8 @@ OPTION_NAMES = (
 )  # fmt: skip
 #: room for opening connections, counting and stopping, on top of the runs' own time limits, in seconds
 OVERHEAD_S = 300.0
+#: seconds that a launch which waits for more may take in all
+OPEN_S = 7200.0
 
 
 def build_job(params: t.Mapping[str, t.Any], fs: RootedFs) -> _benchmark_job.Job:
@@ -358,6 +370,7 @@ def build_job(params: t.Mapping[str, t.Any], fs: RootedFs) -> _benchmark_job.Job
         control_networks=tuple(params["control_networks"]),
         ssh=ssh,
         ttl_s=params["ttl_s"] + 15.0,
+        open=params["wait_for_more"],
     )
 
 
@@ -397,7 +410,8 @@ def start(job: _benchmark_job.Job, fs: RootedFs, ttl_s: float) -> None:
     """Arm the launcher's lease unless it is armed, write the job down, and let the launcher's own process carry it out."""
     account = Account.named(job.user)
     lease = Lease(fs, job.run_id)
-    lease.arm(account, _node_tool.build(), ttl_s, sum(run.timeout_s for run in job.runs) + OVERHEAD_S)
+    planned_s = OPEN_S if job.open else sum(run.timeout_s for run in job.runs)
+    lease.arm(account, _node_tool.build(), ttl_s, planned_s + OVERHEAD_S)
     lease.renew(ttl_s)
     session = fs.host_path(f"{lease.work}/{_benchmark_job.SESSION}")
     os.makedirs(session, 0o700, exist_ok=True)
@@ -405,6 +419,12 @@ def start(job: _benchmark_job.Job, fs: RootedFs, ttl_s: float) -> None:
         os.chown(session, account.uid, account.gid)
     fs.write_atomic(f"{lease.directory}/{JOB}", json.dumps(job.as_dict()).encode(), 0o600)
     detach(lease)
+
+
+def hand_over(job: _benchmark_job.Job, fs: RootedFs, after: int) -> None:
+    """Give a waiting launch its next runs."""
+    path = f"{Lease(fs, job.run_id).directory}/{BATCH.format(number=after)}"
+    fs.write_atomic(path, json.dumps(job.as_dict()["runs"]).encode(), 0o600)
 
 
 def argument_spec() -> dict[str, t.Any]:
@@ -460,6 +480,8 @@ def argument_spec() -> dict[str, t.Any]:
                 "networks": {"type": "list", "elements": "str", "default": []},
             },
         },
+        "wait_for_more": flag,
+        "after": {"type": "int", "default": -1},
         "left_out": {"type": "list", "elements": "dict", "default": []},
         "problem": text,
         "directory": {"type": "path", "default": ""},
@@ -484,7 +506,10 @@ def main() -> None:
             module.exit_json(
                 changed=False, started=False, argvs=argvs, runs=[], nodes_used=[], nodes_left_out=[], released=[]
             )
-        start(job, fs, module.params["ttl_s"])
+        if module.params["after"] >= 0:
+            hand_over(job, fs, module.params["after"])
+        else:
+            start(job, fs, module.params["ttl_s"])
     except (ValueError, LookupError, OSError, LeaseError, ImportError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, started=True, directory=Lease(fs, job.run_id).directory)

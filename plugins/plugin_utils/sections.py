@@ -52,6 +52,7 @@ SECTIONS = (
     Section("roce_qos", "roce_qos", "__roce_qos_observed", "observed", "judge_roce_qos:judge_roce_qos"),
     Section("state", "diagnose", "__diagnose_state_observed", "state", "judge_state:judge_state"),
     Section("mesh", "diagnose", "__diagnose_mesh_observed", "mesh", "judge_mesh:judge_mesh"),
+    Section("isolate", "isolate", "__isolate_observed", "verdict", "judge_isolate:judge_isolate"),
     Section("nccl_env", "nccl_env", "__nccl_env_observed", "observed", "judge_nccl_env:judge_nccl_env"),
 )
 

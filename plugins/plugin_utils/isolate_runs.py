@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Between isolate's launches and the runs of nccl_tests: what is started for a launch, and what its results say. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils._lease import DIRECTORY
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_tests_plan import (
+    DEBUG_ENVIRONMENT,
+    NodeMeans,
+    mpi_transport,
+)
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.pairing import Launch
+
+#: counters that say something is wrong when they move during a measurement
+TELLING = (
+    "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards", "local_ack_timeout_err",
+    "packet_seq_err", "out_of_sequence", "rnr_nak_retry_err", "roce_adp_retrans", "rcvd_seq_err", "retry_exceeded_err",
+    "completer_retry_err", "rx_dropped", "rx_errors", "tx_dropped", "tx_errors", "rx_crc_errors",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Means:
+    """With what isolate measures. nodes: as nccl_tests_plan has them; rails: the network of each rail, for the mpi backend;
+    control: networks of the control addresses, for nodes without rails."""
+
+    backend: str
+    here: str
+    run_id: str
+    nodes: t.Mapping[str, NodeMeans]
+    rails: tuple[str, ...]
+    control: tuple[str, ...]
+    iterations: int
+    warmup: int
+    collective: str = "all_reduce"
+    environment: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """One run and whom it measures."""
+
+    launch: Launch
+    group: tuple[str, ...]
+    run: t.Mapping[str, t.Any]
+
+
+def rails_of(nodes: t.Mapping[str, NodeMeans]) -> tuple[str, ...]:
+    """Networks on HCAs' interfaces that every node has, in the order of the first node's."""
+    every = [node.rails for node in nodes.values()]
+    return tuple(network for network in every[0] if all(network in rails for rails in every)) if every else ()
+
+
+def runs_of(launches: t.Sequence[Launch], means: Means) -> list[Planned]:
+    """A run for every group of every launch, in order: one launch a pair."""
+    return [Planned(launch, group, _run(launch, group, means)) for launch in launches for group in launch.groups]
+
+
+def _run(launch: Launch, group: t.Sequence[str], means: Means) -> dict[str, t.Any]:
+    alone = len(group) == 1
+    base: dict[str, t.Any] = {
+        "collective": means.collective,
+        "stage": "node" if alone else "cluster",
+        "backend": means.backend,
+        "nodes": list(group),
+        "min_bytes": str(launch.size),
+        "max_bytes": str(launch.size),
+        "iterations": means.iterations,
+        "warmup": means.warmup,
+        "check": False,
+        "timeout_s": launch.timeout_s,
+        "alone": alone and means.backend == "nccl",
+        "rail": "" if launch.rail is None else str(launch.rail),
+    }
+    if means.backend == "mpi":
+        networks = means.rails or means.control
+        chosen = [networks[launch.rail]] if launch.rail is not None else list(networks)
+        return {**base, **mpi_transport("tcp", chosen, [means.nodes[name] for name in group])}
+    gpus = min(means.nodes[name].gpus for name in group)
+    log = {"NCCL_DEBUG_FILE": f"{DIRECTORY}/{means.run_id}/work/nccl-%h-%p.log"}
+    environment = {**DEBUG_ENVIRONMENT, **log, **means.environment, **dict(launch.env)}
+    ranks = {"gpus_per_rank": gpus} if alone else {"ranks_per_node": gpus}
+    return {**base, **ranks, "environment": environment, "claim": "P2P" if alone else ""}
+
+
+def measurements_of(planned: t.Sequence[Planned], shaped: t.Sequence[t.Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:
+    """What isolate.observe() takes. shaped: the runs of the record (benchmark_result.shape_runs), one for each planned one."""
+    return [
+        {
+            "launch": one.launch.id,
+            "group": list(one.group),
+            "busbw": _busbw(run),
+            "seconds": run["seconds"],
+            "notes": _notes(run),
+        }
+        for one, run in zip(planned, shaped, strict=False)
+    ]
+
+
+def _busbw(run: t.Mapping[str, t.Any]) -> float | None:
+    """GB/s of the one size; None where the run failed or is not whole."""
+    if run["failure"] or not run["completed"] or not run["rows"]:
+        return None
+    value = run["rows"][-1]["out_of_place"]["busbw_gbs"]
+    return float(value) if value else None
+
+
+def _notes(run: t.Mapping[str, t.Any]) -> list[str]:
+    """What stood beside the measurement: why it failed, the transport that was proven, error counters that moved."""
+    notes = [f"{'+'.join(run['nodes'])}: {run['failure']} {run['problem']}".strip()] if run["failure"] else []
+    proven = run["transport"].get("proven")
+    if proven:
+        notes.append(f"transport {proven}")
+    for node, delta in run["deltas"].items():
+        for place, counters in {**delta.get("hcas", {}), **delta.get("netdevs", {})}.items():
+            notes += [f"{node} {place} {name} +{counters[name]}" for name in TELLING if counters.get(name)]
+    return notes
