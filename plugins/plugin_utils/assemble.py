@@ -24,7 +24,11 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import 
     SECTIONS,
     Observation,
 )
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.shared_findings import fold_shared
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.version import COLLECTION_VERSION
+
+#: the part of a run that looks for differences between nodes
+MESH = "mesh"
 
 #: what stands for a node that never came into the play
 NO_ANSWER: Observation = {"unreachable": True, "msg": "the node left the play before its first answer"}
@@ -62,6 +66,8 @@ def assemble(
     part_of.update(dict.fromkeys(part.findings, BENCHMARK.name))
     part_of.update(dict.fromkeys(judge_section(LOGS, {"": logs}, {"": {}}), LOGS.name))
     read = logs["logs"]["files"] if logs is not None and LOGS.answered(logs) else []
+    if MESH in ran:
+        part_of = fold_shared(part_of, asked)
     findings = worst_first(part_of)
     judged = bool(ran) or bool(part.verdicts) or bool(read)
     verdict = decide(findings, judged, "no node gave a result")

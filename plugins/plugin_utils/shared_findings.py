@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Says once what is the same on all nodes: a deviation that every node has does not tell one node from another."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
+
+#: parts whose settings are wishes: where all nodes alike do not have them, somebody has not applied them yet, and nothing is broken
+WISHES = ("kernel", "nccl_env")
+
+
+def fold_shared(part_of: t.Mapping[Finding, str], nodes: t.Sequence[str]) -> dict[Finding, str]:
+    """The findings with their parts; what all of several *nodes* have in the same words becomes one finding of the whole run.
+
+    Errors of WISHES among those become warnings, so that a fault of one node stands before what has never been set on any.
+    """
+    alike: dict[tuple[str, ...], dict[str, Finding]] = collections.defaultdict(dict)
+    for finding, part in part_of.items():
+        alike[_words(finding, part)][finding.node] = finding
+    everywhere = set(nodes)
+    folded: dict[Finding, str] = {}
+    for finding, part in part_of.items():
+        same = alike[_words(finding, part)]
+        if len(everywhere) < 2 or not everywhere <= set(same):
+            folded[finding] = part
+        elif finding.node == nodes[0]:
+            folded[_for_all(finding, part, len(nodes))] = part
+    return folded
+
+
+def _words(finding: Finding, part: str) -> tuple[str, ...]:
+    return (part, finding.id, finding.severity, finding.subject, finding.evidence, finding.expected)
+
+
+def _for_all(finding: Finding, part: str, count: int) -> Finding:
+    severity = "warning" if finding.severity == "error" and part in WISHES else finding.severity
+    return dataclasses.replace(
+        finding,
+        node="",
+        severity=severity,
+        evidence=f"on all {count} nodes: {finding.evidence}",
+        fix=finding.fix.replace(f" --limit {finding.node}", ""),
+    )
