@@ -65,7 +65,7 @@ def _suit_profiles(work: Work) -> None:
             "no compute HCA is active on this node; its ranks will use TCP sockets",
             expected="an HCA, or the profile tcp where none is meant to be",
             cause="NCCL falls back to sockets without an error, at a fraction of the bandwidth",
-            fix="ansible-playbook playbooks/rdma.yml, or nccl_env_profiles: [tcp]",
+            fix="ansible-playbook gpufabric.cluster.rdma says why; where none is meant to be: nccl_env_profiles: [tcp]",
         )
 
 
