@@ -40,9 +40,7 @@ class ActionModule(ActionBase):
             means.append(nccl_tests_plan.NodeMeans(node["name"], variables[TOOLS], gpus, node["networks"]))
         used = {node.name for node in means}
         machines = len({node["machine"] for node in launch["nodes"] if node["name"] in used})
-        plan = nccl_tests_plan.plan(
-            means, launch["launcher"], machines, launch["run_id"], settings, launch["control_networks"]
-        )
+        plan = nccl_tests_plan.plan(means, launch["launcher"], machines, settings, launch["control_networks"])
         result.update(
             changed=False,
             backend=plan.backend,

@@ -84,8 +84,15 @@ class BenchmarkRun:
             self._released = [n for n, a in answers.items() if not a.get("released", {}).get("left", [""])]
             self._peers.close()
             self._write("done")
-        if self._watch.seconds_left() == 0.0:
-            self._lease.release(expired=True)
+        self._stay_until_released()
+
+    def _stay_until_released(self) -> None:
+        """Keep the results for the controller as long as it wants them, and take everything back when it does not."""
+        while (left := self._watch.seconds_left()) is not None:
+            if left <= 0.0:
+                self._lease.release(expired=True)
+                return
+            time.sleep(min(left, 1.0))
 
     def _next_batch(self) -> tuple[Run, ...]:
         """Wait for what the controller wants measured next; an empty batch is the end."""

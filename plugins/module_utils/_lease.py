@@ -26,9 +26,9 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._authorized_keys
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Account, Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 
-#: in memory (tmpfs) and gone after a reboot; systemd keeps /run mounted early, file-hierarchy(7)
+#: root's leases: in memory (tmpfs) and gone after a reboot, file-hierarchy(7)
 DIRECTORY = "/run/gpufabric"
-#: on disk, so that a node which lost its power in mid-run is still cleaned by the next call
+#: the notes on them: on disk, so that a node which lost its power in mid-run is still cleaned by the next call
 NOTES = "/var/lib/gpufabric/leases"
 #: also a part of unit and file names
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{3,63}")
@@ -56,24 +56,36 @@ class Released:
         return {"processes": list(self.processes), "removed": list(self.removed), "left": list(self.left)}
 
 
+def default_base() -> str:
+    """Where this user's leases lie: who is not root has no directory below /run that outlives a session."""
+    return DIRECTORY if os.geteuid() == 0 else f"/dev/shm/gpufabric-{os.geteuid()}"
+
+
+def notes_of(base: str) -> str:
+    """Where the notes on the leases below *base* lie."""
+    return NOTES if base == DIRECTORY else os.path.expanduser("~/.local/state/gpufabric/leases")
+
+
 class Lease:
-    """The lease of one run on this node.
+    """The lease of one run on this node. base: where it lies, by default where this user's leases lie.
 
     <directory>/node_tool  the program that the guard runs, owned by root
     <directory>/alive      its modification time is the last renewal, its text the seconds that a renewal lasts
     <directory>/work       the run's own files: key, session directories, logs
     """
 
-    def __init__(self, fs: RootedFs, run_id: str) -> None:
+    def __init__(self, fs: RootedFs, run_id: str, base: str = "") -> None:
         if not RUN_ID.fullmatch(run_id):
             raise LeaseError(f"a run's name is made of letters, digits, '.' and '-', 4 to 64 of them, not {run_id!r}")
         self._fs = fs
         self.run_id = run_id
-        self.directory = f"{DIRECTORY}/{run_id}"
+        self._base = base or default_base()
+        self._notes = notes_of(self._base)
+        self.directory = f"{self._base}/{run_id}"
         self.work = f"{self.directory}/work"
         self.tool = f"{self.directory}/node_tool"
         self.alive = f"{self.directory}/alive"
-        self.note = f"{NOTES}/{run_id}.json"
+        self.note = f"{self._notes}/{run_id}.json"
         self.unit = f"gpufabric-lease-{run_id}"
 
     # -- arming
@@ -87,7 +99,9 @@ class Lease:
             self.renew(ttl_s)
             return
         self._save_note({"run_id": self.run_id, "user": account.name, "armed_at": time.time(), "max_s": max_s})
-        self._make_directory(DIRECTORY, 0o755)
+        self._make_directory(self._base, 0o755)
+        if self._fs.stat(self._base, follow=False).st_uid != os.geteuid():
+            raise LeaseError(f"{self._base} belongs to somebody else: remove it")
         self._make_directory(self.directory, 0o755)
         self._make_directory(self.work, 0o700, account)
         self._fs.write_atomic(self.tool, tool, 0o755)
@@ -114,7 +128,9 @@ class Lease:
         tools = Tools(self._fs)
         # Only a machine whose first process is systemd has this directory, sd_booted(3).
         if os.geteuid() == 0 and self._fs.is_dir("/run/systemd/system") and tools.find("systemd-run"):
-            timer = ["--unit", self.unit, f"--on-active={ttl_s:g}s", "--timer-property=AccuracySec=1s"]
+            # A guard that could not do its work is started again; one that could stops its timer.
+            again = ["--timer-property=AccuracySec=1s", "--timer-property=OnUnitInactiveSec=10s"]
+            timer = ["--unit", self.unit, f"--on-active={ttl_s:g}s", *again]
             done = tools.run(["systemd-run", "--quiet", "--collect", *timer, *guard])
             if done.ok:
                 return
@@ -184,7 +200,7 @@ class Lease:
         left += self._remove_tree()
         if not left:
             self._fs.remove(self.note)
-            for directory in (NOTES, os.path.dirname(NOTES), DIRECTORY):
+            for directory in (self._notes, os.path.dirname(self._notes), self._base):
                 self._fs.remove_empty_dir(directory)
             self._stop_guard()
         return Released(tuple(ended), tuple(removed), tuple(left))
@@ -279,9 +295,8 @@ class Watch:
         return max(min(self._since + ttl_s, self._began + self._max_s) - now, 0.0)
 
 
-def guard(fs: RootedFs, run_id: str) -> int:
+def guard(lease: Lease) -> int:
     """Wait until the lease is given back or ends, and take back what is left then. The guard's whole life."""
-    lease = Lease(fs, run_id)
     watch = lease.watch()
     while True:
         left = watch.seconds_left()
@@ -297,7 +312,7 @@ def guard(fs: RootedFs, run_id: str) -> int:
 def sweep(fs: RootedFs) -> dict[str, Released]:
     """Take back what earlier runs left on this node: notes whose lease is gone (a reboot) or has ended without its guard."""
     swept = {}
-    for path in fs.glob(NOTES, "*.json"):
+    for path in fs.glob(notes_of(default_base()), "*.json"):
         run_id = os.path.basename(path)[: -len(".json")]
         if not RUN_ID.fullmatch(run_id):
             continue

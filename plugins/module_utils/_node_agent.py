@@ -26,18 +26,18 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._text_bounds imp
 LOG_LIMIT = 65536
 #: of what a program prints on a node alone, in bytes
 OUTPUT_LIMIT = 1048576
-#: NCCL_DEBUG_FILE below the run's work directory: %h is the node's name, %p the process
+#: the files that _benchmark_job.LOG_FILE makes
 LOG_PATTERN = "nccl-*.log"
 
 
 class Agent:
     """Answers requests on one node. The launcher uses one for itself, without a connection."""
 
-    def __init__(self, fs: RootedFs, run_id: str, account: Account) -> None:
+    def __init__(self, fs: RootedFs, lease: Lease, account: Account) -> None:
         self._fs = fs
         self._tools = Tools(fs)
         self._account = account
-        self.lease = Lease(fs, run_id)
+        self.lease = lease
         self._before = _node_sample.take(fs)
         self._programs: dict[int, _Program] = {}
 
@@ -123,10 +123,10 @@ class _Program:
         }
 
 
-def serve(fs: RootedFs, run_id: str, stdin: int = 0, stdout: int = 1) -> int:
+def serve(fs: RootedFs, lease: Lease, stdin: int = 0, stdout: int = 1) -> int:
     """Answer the launcher until it says `end` or its connection closes; then the lease is given back."""
-    account = Account.named(str(Lease(fs, run_id).read_note().get("user", "root")))
-    agent = Agent(fs, run_id, account)
+    account = Account.named(str(lease.read_note().get("user", "root")))
+    agent = Agent(fs, lease, account)
 
     def answer(message: t.Mapping[str, t.Any]) -> None:
         os.write(stdout, (json.dumps(message) + "\n").encode())
@@ -153,5 +153,5 @@ def serve(fs: RootedFs, run_id: str, stdin: int = 0, stdout: int = 1) -> int:
                     return 0
     except (BrokenPipeError, ConnectionError):
         pass
-    agent.lease.release(expired=True)
+    lease.release(expired=True)
     return 0

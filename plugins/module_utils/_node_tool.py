@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import io
+import os
 import sys
 import typing as t
 import zipfile
@@ -76,21 +77,27 @@ def main(argv: t.Sequence[str]) -> int:
         from ansible_collections.gpufabric.cluster.plugins.module_utils import _mpi_collectives
 
         return _mpi_collectives.main(arguments)
+    if command in ("guard", "agent", "run"):
+        return _serve(command, arguments[0])
+    sys.stderr.write("usage: node_tool guard|agent|run RUN, or node_tool collective NAME OPTIONS\n")
+    return 2
+
+
+def _serve(command: str, run_id: str) -> int:
+    from ansible_collections.gpufabric.cluster.plugins.module_utils._lease import Lease, guard
     from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 
+    # The archive lies in the lease that it serves: another user's process finds the same lease by it.
+    base = os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[0])))
     fs = RootedFs("/")
+    lease = Lease(fs, run_id, base)
     if command == "guard":
-        from ansible_collections.gpufabric.cluster.plugins.module_utils import _lease
-
-        return _lease.guard(fs, arguments[0])
+        return guard(lease)
     if command == "agent":
         from ansible_collections.gpufabric.cluster.plugins.module_utils import _node_agent
 
-        return _node_agent.serve(fs, arguments[0])
-    if command == "run":
-        from ansible_collections.gpufabric.cluster.plugins.module_utils import _benchmark_run
+        return _node_agent.serve(fs, lease)
+    from ansible_collections.gpufabric.cluster.plugins.module_utils import _benchmark_run
 
-        _benchmark_run.BenchmarkRun(fs, arguments[0]).carry_out()
-        return 0
-    sys.stderr.write("usage: node_tool guard|agent|run RUN, or node_tool collective NAME OPTIONS\n")
-    return 2
+    _benchmark_run.BenchmarkRun(fs, lease).carry_out()
+    return 0

@@ -126,6 +126,24 @@ def read_baseline(record: t.Mapping[str, t.Any]) -> Baseline:
     }
 
 
+def published(run: Run, nodes: Nodes) -> t.Mapping[str, t.Any] | None:
+    """What others published for these GPUs, this collective and stage (data/published_busbw.json), None where nobody did."""
+    gpus = [
+        gpu for node in run["nodes"] for gpu in nodes.get(node, {}).get("node", {}).get("observed", {}).get("gpus", [])
+    ]
+    if not gpus:
+        return None
+    for figure in json.loads((DATA / "published_busbw.json").read_text())["figures"]:
+        same = (figure["collective"], figure["stage"], figure["gpus"]) == (
+            run["collective"],
+            run["stage"],
+            run["ranks"],
+        )
+        if same and figure["gpu"] in gpus[0]["name"]:
+            return t.cast("t.Mapping[str, t.Any]", figure)
+    return None
+
+
 def expect(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> Expectation:
     """The expectation for one run. settings: the role's variables; nodes: what was observed on each node."""
     backend, claim = run["backend"], run["transport"]["claimed"]

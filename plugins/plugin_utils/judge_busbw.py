@@ -16,6 +16,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation impo
     Nodes,
     Point,
     Run,
+    published,
     read_baseline,
 )
 
@@ -84,7 +85,7 @@ def judge_busbw(
         expectations = Expectations(run, settings, nodes, baseline)
         judged = [_verdict(run, row, expectations, least) for row in run["rows"]]
         verdicts += judged
-        findings += _below(run, judged, expectations) + _transport(run)
+        findings += _below(run, judged, expectations) + _published(run, nodes, least) + _transport(run)
     return verdicts, findings
 
 
@@ -236,6 +237,29 @@ def _below(run: Run, judged: t.Sequence[Verdict], expectations: Expectations) ->
             )
         ]
     return []
+
+
+def _published(run: Run, nodes: Nodes, least: float) -> list[Finding]:
+    """A cross-check with figures that others published: worth a look, no verdict, since their machines were others."""
+    figure = published(run, nodes)
+    large = [row for row in run["rows"] if figure and row["size_bytes"] >= figure["min_bytes"]]
+    if not figure or not large:
+        return []
+    best = max(row["out_of_place"]["busbw_gbs"] or 0.0 for row in large)
+    if best >= least * figure["busbw_gbs"]:
+        return []
+    return [
+        Finding(
+            id="busbw_below_published",
+            severity="warning",
+            node=run["nodes"][0] if len(run["nodes"]) == 1 else "",
+            subject=_what(run),
+            evidence=f"{best:.4g} GB/s at best",
+            expected=f"{figure['busbw_gbs']:g} GB/s: {figure['what']} ({figure['source']})",
+            cause="NVLink SHARP that is off, clocks that are throttled, or a link that is down",
+            fix="nvidia-smi nvlink -s; nvidia-smi -q -d PERFORMANCE,CLOCK; see whether the log has NVLS channels",
+        )
+    ]
 
 
 def _transport(run: Run) -> list[Finding]:

@@ -11,8 +11,6 @@ import json
 import pathlib
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._lease import DIRECTORY
-
 Settings = t.Mapping[str, t.Any]
 
 PRESETS = pathlib.Path(__file__).parent / "data" / "nccl_tests_presets.json"
@@ -83,7 +81,6 @@ def plan(
     nodes: t.Sequence[NodeMeans],
     here: str,
     machines: int,
-    run_id: str,
     settings: Settings,
     control: t.Sequence[str] = (),
 ) -> Plan:
@@ -110,7 +107,7 @@ def plan(
     if made.backend == "mpi":
         made.runs = _mpi_runs(usable, values, settings, control)
     else:
-        made.runs = _nccl_runs(usable, values, run_id, settings)
+        made.runs = _nccl_runs(usable, values, settings)
     if not made.runs:
         made.problem = (
             f"a benchmark of the network needs two nodes, and only {made.nodes[0]} can take part"
@@ -236,14 +233,11 @@ def mpi_transport(transport: str, networks: t.Sequence[str], nodes: t.Sequence[N
     }
 
 
-def _nccl_runs(
-    nodes: t.Sequence[NodeMeans], values: Settings, run_id: str, settings: Settings
-) -> list[dict[str, t.Any]]:
+def _nccl_runs(nodes: t.Sequence[NodeMeans], values: Settings, settings: Settings) -> list[dict[str, t.Any]]:
     """Every collective: on each node alone, then over the cluster, then over the cluster once per rail."""
     gpus = min(node.gpus for node in nodes)
     per_node = min(int(values["gpus_per_node"]) or gpus, gpus)
-    log = {"NCCL_DEBUG_FILE": f"{DIRECTORY}/{run_id}/work/nccl-%h-%p.log"}
-    environment = {**DEBUG_ENVIRONMENT, **log, **settings.get("environment", {})}
+    environment = {**DEBUG_ENVIRONMENT, **settings.get("environment", {})}
     runs = []
     for stage in values["stages"]:
         if stage == "node" and per_node > 1:

@@ -281,8 +281,9 @@ def test_expected_busbw_grows_with_size_and_stays_below_its_peak(size: int, rank
 def test_one_nic_a_rank_for_collectives_without_rings() -> None:
     run = shape_run(raw(WHOLE, collective="alltoall", ranks=16), NAMES)
     run["ranks"] = 16
-    observed = {node: {"rdma": {"observed": {"devices": [
-        {"name": f"mlx5_{n}", "ports": [{"state": "ACTIVE", "rate_gbps": 400.0}]} for n in range(8)]}}} for node in ("n1", "n2")}  # fmt: skip
+    ports = [{"state": "ACTIVE", "rate_gbps": 400.0}]
+    devices = [{"name": f"mlx5_{number}", "ports": ports} for number in range(8)]
+    observed = dict.fromkeys(("n1", "n2"), {"rdma": {"observed": {"devices": devices}}})
     rate = expectation.expect(run, {}, observed).line_rate_gbs
     assert rate == pytest.approx(50.0 * 15 / 8), "8 of 15 parts cross the NIC"
     assert expectation.expect({**run, "collective": "all_reduce"}, {}, observed).line_rate_gbs == 400.0
@@ -306,3 +307,17 @@ def test_a_thousand_nodes_are_judged_in_seconds() -> None:
     began = time.monotonic()
     verdicts, _ = judge_busbw(runs, {}, dict.fromkeys(names, RDMA))
     assert len(verdicts) == 210 and time.monotonic() - began < 2.0
+
+
+@pytest.mark.parametrize(("busbw", "found"), [(455.0, False), (300.0, True)])
+def test_published_figures_are_a_cross_check(busbw: float, found: bool) -> None:
+    run = shape_run(raw(HEAD + line(16 << 30, busbw) + FOOT, stage="node", nodes=["n1"]), NAMES)
+    run["ranks"] = 8
+    gpus = {"node": {"observed": {"gpus": [{"name": "NVIDIA H100 80GB HBM3"}] * 8}}}
+    _, findings = judge_busbw([run], {"nccl_tests_efficiency": 0.5}, {"n1": gpus})
+    assert [f.severity for f in findings if f.id == "busbw_below_published"] == ["warning"] * found
+
+
+def test_published_figures_have_sources() -> None:
+    figures = json.loads((expectation.DATA / "published_busbw.json").read_text())["figures"]
+    assert figures and all(figure["source"] and figure["busbw_gbs"] > 0 and figure["min_bytes"] >= 1 << 30 for figure in figures)
