@@ -58,9 +58,7 @@ def observe_nccl_env(fs: RootedFs, tools: Tools, request: Request) -> dict[str, 
         name = request.user or session.get("USER", "")
         problems.append({"id": "user_unknown", "subject": name, "evidence": f"there is no account {name} on this node"})
         user = User(request.user, "", "/bin/sh")
-    libraries, library_problems = _nccl_library.candidates(
-        fs, tools, session.get("LD_LIBRARY_PATH", ""), request.libraries
-    )
+    libraries, library_problems = _nccl_library.candidates(fs, tools, session, request.libraries, user.home)
     readable = [library for library in libraries if library.version]
     library = readable[0] if readable else None
     version = _version(request.nccl_version or (library.version if library else ""))

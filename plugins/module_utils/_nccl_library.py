@@ -30,8 +30,10 @@ DIRECTORIES = (
     "/opt/nccl/build/lib",
 )
 
-#: directories that hold one Python (or one environment) each
-PYTHON_ROOTS = ("/usr/lib", "/usr/local/lib", "/opt/conda/lib", "/opt/venv/lib", "/opt/miniconda3/lib", "/usr/lib64")
+CONDAS = ("conda", "miniconda3", "miniforge3", "anaconda3")
+
+#: directories below which Pythons and their environments keep packages
+PYTHON_ROOTS = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/venv/lib", *(f"/opt/{c}/lib" for c in CONDAS))
 WHEEL_DIRECTORY = "nvidia/nccl/lib"
 
 _BANNER = re.compile(rb"NCCL version (\d+\.\d+\.\d+)([^\0\n+]*)\+cuda(\d+\.\d+)")
@@ -65,20 +67,30 @@ class NotAnElfError(ValueError):
 
 
 def candidates(
-    fs: RootedFs, tools: Tools, library_path: str = "", extra: t.Sequence[str] = ()
+    fs: RootedFs,
+    tools: Tools,
+    environment: t.Mapping[str, str] | None = None,
+    extra: t.Sequence[str] = (),
+    home: str = "",
 ) -> tuple[list[Library], list[dict[str, str]]]:
     """Every libnccl.so.2 of the node, the one that a rank would load first, and what could not be read.
 
-    library_path: a rank's LD_LIBRARY_PATH; extra: files or directories that the user names, which come before all.
+    environment: a rank's (LD_LIBRARY_PATH, VIRTUAL_ENV, CONDA_PREFIX count); extra: files or directories that the user
+    names, which come before all; home: the rank's, for packages of its own.
     The order is ld.so(8)'s: LD_LIBRARY_PATH, then the cache, then the default directories. Wheels come last: a Python
     framework finds its own by RPATH, and nothing else does.
     """
+    own = environment or {}
     places: list[tuple[str, str]] = [(path if _is_file(path) else f"{path}/{SONAME}", "named") for path in extra]
-    places += [(f"{directory}/{SONAME}", "LD_LIBRARY_PATH") for directory in library_path.split(":") if directory]
+    places += [
+        (f"{directory}/{SONAME}", "LD_LIBRARY_PATH")
+        for directory in own.get("LD_LIBRARY_PATH", "").split(":")
+        if directory
+    ]
     cached, problems = _linker_cache(tools)
     places += [(path, "linker cache") for path in cached]
     places += [(f"{directory}/{SONAME}", "directory") for directory in DIRECTORIES]
-    places += [(path, "wheel") for path in _wheels(fs)]
+    places += [(path, "wheel") for path in _wheels(fs, own, home)]
     found: dict[str, Library] = {}
     for path, source in places:
         if path.startswith("/") and fs.is_file(path):
@@ -148,11 +160,17 @@ def _linker_cache(tools: Tools) -> tuple[list[str], list[dict[str, str]]]:
     return [parts[1].strip() for parts in lines if len(parts) == 2], []
 
 
-def _wheels(fs: RootedFs) -> list[str]:
-    """Libraries that pip or conda put into a Python's package directory."""
+def _wheels(fs: RootedFs, environment: t.Mapping[str, str], home: str) -> list[str]:
+    """Libraries that pip or conda put into a Python's package directory, an active environment's first."""
+    active = [
+        f"{environment[n]}/lib" for n in ("VIRTUAL_ENV", "CONDA_PREFIX") if environment.get(n, "").startswith("/")
+    ]
+    own = [f"{home}/{place}/lib" for place in (".local", *CONDAS, ".venv", "venv")] if home.startswith("/") else []
+    bases = [*(f"/opt/{conda}" for conda in CONDAS), *(f"{home}/{conda}" for conda in CONDAS if home.startswith("/"))]
+    environments = [f"{path}/lib" for base in bases for path in fs.glob(f"{base}/envs", "*")]
     return [
         f"{packages}/{WHEEL_DIRECTORY}/{SONAME}"
-        for root in PYTHON_ROOTS
+        for root in (*active, *PYTHON_ROOTS, *own, *environments)
         for python in fs.glob(root, "python3*")
         for packages in (f"{python}/dist-packages", f"{python}/site-packages")
     ]

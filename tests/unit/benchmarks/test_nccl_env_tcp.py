@@ -12,7 +12,7 @@ import typing as t
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "tests/benchmarks"), str(ROOT / "tests/fixtures")]
+sys.path.insert(0, str(ROOT / "tests/fixtures"))
 
 import nccl_env_tcp_h200 as benchmark  # noqa: E402
 import nccl_torch  # noqa: E402

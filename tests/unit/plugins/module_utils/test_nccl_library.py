@@ -51,7 +51,8 @@ def tool(root: pathlib.Path, name: str, output: str) -> None:
 
 def found(root: pathlib.Path, library_path: str = "", extra: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
     fs = RootedFs(str(root))
-    return [(x.path, x.source, x.version) for x in candidates(fs, Tools(fs), library_path, extra)[0]]
+    libraries, _problems = candidates(fs, Tools(fs), {"LD_LIBRARY_PATH": library_path}, extra, "/home/ops")
+    return [(x.path, x.source, x.version) for x in libraries]
 
 
 @pytest.mark.parametrize(
@@ -130,3 +131,26 @@ def test_nothing_there(tmp_path: pathlib.Path) -> None:
     fs = RootedFs(str(tmp_path))
     libraries, problems = candidates(fs, Tools(fs))
     assert libraries == [] and [p["id"] for p in problems] == ["linker_cache_unreadable"]
+
+
+@pytest.mark.parametrize(
+    "packages",
+    [
+        "/usr/local/lib/python3.11/dist-packages",
+        "/opt/conda/lib/python3.12/site-packages",
+        "/opt/miniforge3/envs/train/lib/python3.10/site-packages",
+        "/home/ops/.local/lib/python3.11/site-packages",
+        "/home/ops/miniconda3/envs/lora/lib/python3.11/site-packages",
+    ],
+)
+def test_wheels_of_many_kinds_of_python(tmp_path: pathlib.Path, packages: str) -> None:
+    put(tmp_path, f"{packages}/nvidia/nccl/lib/libnccl.so.2", library())
+    assert [(source, version) for _path, source, version in found(tmp_path)] == [("wheel", "2.28.9")]
+
+
+def test_an_active_environment_comes_before_other_wheels(tmp_path: pathlib.Path) -> None:
+    put(tmp_path, "/usr/local/lib/python3.11/dist-packages/nvidia/nccl/lib/libnccl.so.2", library("2.20.5"))
+    put(tmp_path, "/srv/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2", library("2.28.9"))
+    fs = RootedFs(str(tmp_path))
+    libraries, _problems = candidates(fs, Tools(fs), {"VIRTUAL_ENV": "/srv/venv"})
+    assert [x.version for x in libraries] == ["2.28.9", "2.20.5"]
