@@ -90,8 +90,10 @@ class Lease:
 
     # -- arming
 
-    def arm(self, account: Account, tool: bytes, ttl_s: float, max_s: float) -> None:
+    def arm(self, account: Account, tool: t.Callable[[], bytes], ttl_s: float, max_s: float) -> None:
         """Make the lease for *ttl_s* seconds, never longer than *max_s* however often it is renewed, and start its guard.
+
+        tool: makes the program that the guard runs, if it is not there yet.
 
         Armed twice it is renewed. LeaseError if the guard cannot be started: then the lease is gone again.
         """
@@ -104,7 +106,7 @@ class Lease:
             raise LeaseError(f"{self._base} belongs to somebody else: remove it")
         self._make_directory(self.directory, 0o755)
         self._make_directory(self.work, 0o700, account)
-        self._fs.write_atomic(self.tool, tool, 0o755)
+        self._fs.write_atomic(self.tool, tool(), 0o755)
         owner = (account.uid, account.gid) if os.geteuid() == 0 else None
         self._fs.write_atomic(self.alive, f"{ttl_s:g}\n".encode(), 0o644, owner)
         try:

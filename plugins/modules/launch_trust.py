@@ -147,7 +147,7 @@ def trust(fs: RootedFs, params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     swept = {name: released.as_dict() for name, released in _lease.sweep(fs).items()}
     account = Account.behind(params["user"])
     lease = _lease.Lease(fs, params["run_id"])
-    lease.arm(account, _node_tool.build(), params["ttl_s"], params["max_s"])
+    lease.arm(account, _node_tool.build, params["ttl_s"], params["max_s"])
     result: dict[str, t.Any] = {"armed": True, "swept": swept, "problems": []}
     ssh = SshTrust(fs, lease, account)
     if params["state"] == "key":

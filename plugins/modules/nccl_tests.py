@@ -411,7 +411,7 @@ def start(job: _benchmark_job.Job, fs: RootedFs, ttl_s: float) -> None:
     account = Account.named(job.user)
     lease = Lease(fs, job.run_id)
     planned_s = OPEN_S if job.open else sum(run.timeout_s for run in job.runs)
-    lease.arm(account, _node_tool.build(), ttl_s, planned_s + OVERHEAD_S)
+    lease.arm(account, _node_tool.build, ttl_s, planned_s + OVERHEAD_S)
     lease.renew(ttl_s)
     session = fs.host_path(f"{lease.work}/{_benchmark_job.SESSION}")
     os.makedirs(session, 0o700, exist_ok=True)

@@ -106,7 +106,7 @@ def test_release_leaves_nothing(tmp_path: pathlib.Path, account: Account, monkey
     before = everything_below(tmp_path)
     fs = RootedFs(str(tmp_path))
     lease = Lease(fs, RUN)
-    lease.arm(account, b"#!python", 90, 3600)
+    lease.arm(account, lambda: b"#!python", 90, 3600)
     keys = AuthorizedKeys(fs, account)
     lease.add_note("authorized_keys", keys.before())
     keys.put_in(line(KEY, ["192.0.2.1"], time.time() + 60, RUN))
@@ -120,7 +120,7 @@ def test_release_leaves_nothing(tmp_path: pathlib.Path, account: Account, monkey
 
 def test_seconds_left(tmp_path: pathlib.Path, account: Account) -> None:
     lease = Lease(RootedFs(str(tmp_path)), RUN)
-    lease.arm(account, b"", 50, 3600)
+    lease.arm(account, bytes, 50, 3600)
     watch = lease.watch()
     assert 49 < (watch.seconds_left() or 0) <= 50
     os.utime(tmp_path / f"run/gpufabric/{RUN}/alive", (time.time() + 5000, time.time() + 5000))
@@ -135,7 +135,7 @@ def test_seconds_left(tmp_path: pathlib.Path, account: Account) -> None:
 
 def test_a_lease_is_never_longer_than_its_most(tmp_path: pathlib.Path, account: Account) -> None:
     lease = Lease(RootedFs(str(tmp_path)), RUN)
-    lease.arm(account, b"", 50, 0.2)
+    lease.arm(account, bytes, 50, 0.2)
     watch = lease.watch()
     time.sleep(0.3)
     lease.renew()
@@ -148,7 +148,7 @@ def test_a_reboot_is_swept_by_the_next_call(
     monkeypatch.setattr(Account, "named", classmethod(lambda cls, name: account))
     fs = RootedFs(str(tmp_path))
     lease = Lease(fs, RUN)
-    lease.arm(account, b"", 90, 3600)
+    lease.arm(account, bytes, 90, 3600)
     keys = keys_of(tmp_path, account)
     lease.add_note("authorized_keys", keys.before())
     keys.put_in(line(KEY, ["192.0.2.1"], time.time() + 60, RUN))
@@ -163,7 +163,7 @@ def test_a_reboot_is_swept_by_the_next_call(
 
 def test_a_lease_in_force_is_not_swept(tmp_path: pathlib.Path, account: Account) -> None:
     fs = RootedFs(str(tmp_path))
-    Lease(fs, RUN).arm(account, b"", 90, 3600)
+    Lease(fs, RUN).arm(account, bytes, 90, 3600)
     assert sweep(fs) == {}
     assert Lease(fs, RUN).renew()
 
@@ -173,7 +173,7 @@ def test_the_guard_ends_what_outlived_its_controller() -> None:
     fs = RootedFs("/")
     lease = Lease(fs, f"test-{os.getpid()}")
     account = Account.behind()
-    lease.arm(account, _node_tool.build(), 2, 3600)
+    lease.arm(account, _node_tool.build, 2, 3600)
     stubborn = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork(); time.sleep(300)"
     environment = {**os.environ, _run_processes.MARKER: lease.run_id}
     process = subprocess.Popen([sys.executable, "-c", stubborn], env=environment, start_new_session=True)
