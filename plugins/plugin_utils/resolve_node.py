@@ -47,6 +47,7 @@ def _suit_profiles(work: Work) -> None:
     transport = work.env.transport
     if transport is None or work.node.role != "compute":
         return
+    _named_hcas(work)
     for profile in work.profiles:
         if profile.transport and profile.transport not in transport and "plugin" not in transport:
             work.finding(
@@ -66,6 +67,23 @@ def _suit_profiles(work: Work) -> None:
             expected="an HCA, or the profile tcp where none is meant to be",
             cause="NCCL falls back to sockets without an error, at a fraction of the bandwidth",
             fix="ansible-playbook gpufabric.cluster.rdma says why; where none is meant to be: nccl_env_profiles: [tcp]",
+        )
+
+
+def _named_hcas(work: Work) -> None:
+    """HCAs that nccl_env_hcas names and the node does not have."""
+    chosen = {name for port in work.selected or () for name in (str(port), port.device)}
+    absent = [name for name in work.settings.hcas if name not in chosen]
+    if absent:
+        present = ", ".join(sorted({device["name"] for device in work.node.hcas or ()})) or "none"
+        work.finding(
+            "nccl_hca_absent",
+            work.wrong,
+            "nccl_env_hcas",
+            f"nccl_env_hcas names {', '.join(absent)}; this node has {present}",
+            expected="HCAs that the node has",
+            cause="its ranks would use fewer HCAs than meant, or TCP sockets",
+            fix="leave nccl_env_hcas empty: the role rdma selects the compute HCAs on each node",
         )
 
 

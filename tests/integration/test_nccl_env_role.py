@@ -45,8 +45,6 @@ NODES: dict[str, dict[str, t.Any]] = {
         "nccl_env_enroot_mount": True,
         "nccl_env_profiles": ["roce", "lora"],
     },
-    "submit": {"nccl_env_node_role": "submit"},
-    "misprofiled": {"nccl_env_profiles": ["guid"]},
 }
 
 
@@ -217,15 +215,6 @@ def test_all_files(fleet: Fleet, applied: dict[str, t.Any]) -> None:
     assert os.access(fleet.path("files", "/etc/slurm/prolog.d/nccl.sh"), os.X_OK)
     assert "/etc/nccl.conf /etc/nccl.conf none" in fleet.read("files", "/etc/enroot/mounts.d/60-gpufabric-nccl.fstab")
     assert "NCCL_IB_QPS_PER_CONNECTION" not in values(fleet, "files")
-
-
-def test_a_submit_node_gets_nothing_of_one_node(fleet: Fleet, applied: dict[str, t.Any]) -> None:
-    assert "NCCL_IB_HCA" not in fleet.read("submit")
-
-
-def test_an_unknown_profile_writes_nothing(fleet: Fleet, before: dict[str, t.Any], applied: dict[str, t.Any]) -> None:
-    assert fleet.tree("misprofiled") == before["misprofiled"]
-    assert "nccl_profile_unknown" in {f["id"] for f in findings(applied, "misprofiled")}
 
 
 def test_second_run_verify_explain_and_rollback(

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Real libraries, without a GPU: their versions, and what they make of the files that nccl_env writes.
 
-Fetches a wheel of each release once (about 300 MB) into GPUFABRIC_NCCL_CACHE, by default a directory of the user's cache,
-and skips where that cannot be done. GPUFABRIC_NCCL_RELEASES names others than the newest and two older ones.
+Fetches one release's wheel once (about 300 MB) into GPUFABRIC_NCCL_CACHE, by default a directory of the user's cache, and
+skips where that cannot be done. Releases that are in the cache are tried too; GPUFABRIC_NCCL_RELEASES=2.20.5,2.32.3 fetches others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from ansible_collections.gpufabric.cluster.tests.fixtures.nccl_fleet import GUID
 from ansible_collections.gpufabric.cluster.tests.fixtures.nccl_templates import render
 
 CACHE = pathlib.Path(os.environ.get("GPUFABRIC_NCCL_CACHE", pathlib.Path.home() / ".cache/gpufabric/nccl"))
-RELEASES = os.environ.get("GPUFABRIC_NCCL_RELEASES", "2.20.5,2.28.9,2.32.3").split(",")
+KEPT = sorted(path.name for path in CACHE.glob("2.*") if (path / _nccl_library.WHEEL_DIRECTORY).exists())
+RELEASES = list(dict.fromkeys([*os.environ.get("GPUFABRIC_NCCL_RELEASES", "2.28.9").split(","), *KEPT]))
 TOOLS = Tools(RootedFs())
 
 

@@ -221,6 +221,13 @@ def test_selected_hcas_and_named_ones() -> None:
     assert "NCCL_IB_HCA" not in values(none) and none["nodes"]["n1"]["transport"] == ["socket"]
 
 
+def test_a_named_hca_that_is_not_there() -> None:
+    result = fleet(roce_node(1), roce_node(2, 1), hcas=["mlx5_0", "mlx5_1:1"])
+    (finding,) = found(result, "nccl_hca_absent")
+    assert finding["node"] == "n2" and "names mlx5_1:1; this node has mlx5_0" in finding["evidence"]
+    assert values(result, "n2")["NCCL_IB_HCA"] == "=mlx5_0:1"
+
+
 def test_a_selected_port_that_is_down_stays_in_the_list() -> None:
     node = roce_node(1, 2, selected=["mlx5_0:1", "mlx5_1:1"])
     node["hcas"][1]["ports"][0].update(state="DOWN", gids=[])
