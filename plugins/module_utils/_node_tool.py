@@ -65,7 +65,7 @@ def _source(name: str) -> str:
     source = loader.get_source(name) if loader is not None and hasattr(loader, "get_source") else None
     if source is None:
         raise ImportError(f"the source of {name} cannot be read")
-    return t.cast(str, source)
+    return source.decode() if isinstance(source, bytes) else str(source)  # Ansible's loader answers with bytes
 
 
 def main(argv: t.Sequence[str]) -> int:
