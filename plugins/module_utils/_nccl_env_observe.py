@@ -101,12 +101,13 @@ def _ways(
     over_ssh: bool,
     version: _nccl_conf.Version,
 ) -> dict[str, dict[str, t.Any]]:
-    """What each way of starting a rank gives it. ``ssh`` is there only where the session really came over SSH."""
+    """What each way of starting a rank gives it, for ways that this node has: ``ssh`` where the session came over SSH."""
+    there = {"ssh": over_ssh, "mpirun": tools.find("mpirun"), "systemd": tools.find("systemctl"), "login": True}
     found = {}
     for way in request.ways:
+        if not there[way]:
+            continue
         if way == "ssh":
-            if not over_ssh:
-                continue
             environment, problem = session, ""
         elif way == "login":
             environment, problem = _rank_environment.login(tools, user, request.timeout)

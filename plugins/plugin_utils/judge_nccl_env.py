@@ -10,6 +10,7 @@ import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.compare_ranks import OF_THE_TEST, compare_seen
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.merged_findings import merged
 
 CONF = "/etc/nccl.conf"
 
@@ -25,10 +26,11 @@ WAYS = {
 
 def judge_nccl_env(nodes: t.Mapping[str, t.Mapping[str, t.Any]], settings: t.Mapping[str, t.Any]) -> list[Finding]:
     """Findings over the registered results of nccl_env_info, a node each. settings: the public variables of the role."""
-    findings: list[Finding] = []
-    for name, result in nodes.items():
-        findings += _Node(name, result["observed"]).findings()
-    return list(dict.fromkeys(findings))
+    judged = {name: _Node(name, result["observed"]) for name, result in nodes.items()}
+    of_the_fleet = [finding for node in judged.values() for finding in node.resolution()]
+    return list(dict.fromkeys(of_the_fleet)) + merged(
+        {name: node.findings() for name, node in judged.items()}, of_all=False
+    )
 
 
 class _Node:
@@ -40,9 +42,13 @@ class _Node:
         self.entries = {entry["name"]: entry for entry in self.resolved.get("variables", [])}
         self.values = {name: entry["value"] for name, entry in self.entries.items()}
 
+    def resolution(self) -> list[Finding]:
+        """What resolve_fleet() found wrong with this node, or with all."""
+        return [Finding.from_dict(entry) for entry in self.resolved.get("findings", [])]
+
     def findings(self) -> list[Finding]:
-        found = [Finding.from_dict(entry) for entry in self.resolved.get("findings", [])]
-        found += self._files()
+        """What is wrong with its files, and with what its ranks see."""
+        found = [*self._files()]
         if self._is_in_place():
             found += self._proof()
             found += self._asked()

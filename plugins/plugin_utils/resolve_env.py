@@ -19,12 +19,11 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.catalogue import
     parse_version,
 )
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.env_settings import Settings, words
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.majority import listed
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.merged_findings import NAMED_NODES, merged
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.node_env import Node, NodeEnv
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_node import resolve_node
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import SOURCE, Rules, Validated, validate
-
-#: nodes that a finding names one by one; more are counted
-NAMED_NODES = 8
 
 
 def resolve_fleet(
@@ -65,7 +64,7 @@ def resolve_fleet(
         env.profiles = [profile.name for profile in plan.profiles]
         env.writable = not (plan.settings.mode == "strict" and errors)
     _scope(fleet, resolved, known)
-    findings = worst_first([*merge(per_node), *_versions(fleet, known), *_differing(fleet, resolved, known)])
+    findings = worst_first([*merged(per_node), *_versions(fleet, known), *_differing(fleet, resolved, known)])
     return {
         "writable": all(env.writable for env in resolved.values()),
         "nodes": {name: env.as_dict() for name, env in resolved.items()},
@@ -151,26 +150,6 @@ def _node(
     return node, findings
 
 
-def merge(per_node: t.Mapping[str, t.Iterable[Finding]]) -> list[Finding]:
-    """The same finding of many nodes once: without a node where all have it, else by name, or counted beyond a handful."""
-    owners: dict[Finding, list[str]] = {}
-    for node, findings in per_node.items():
-        for finding in findings:
-            holders = owners.setdefault(dataclasses.replace(finding, node=""), [])
-            if not holders or holders[-1] != node:
-                holders.append(node)
-    merged = []
-    for finding, names in owners.items():
-        if len(names) == len(per_node) and len(per_node) > 1:
-            merged.append(finding)
-        elif len(names) <= NAMED_NODES:
-            merged += [dataclasses.replace(finding, node=name) for name in names]
-        else:
-            listed = f"{', '.join(names[:NAMED_NODES])} and {len(names) - NAMED_NODES} more nodes"
-            merged.append(dataclasses.replace(finding, evidence=f"{finding.evidence} (on {listed})"))
-    return merged
-
-
 def _versions(fleet: t.Sequence[Node], catalogue: Catalogue) -> list[Finding]:
     """Unknown, mixed and too new NCCL versions."""
     findings = []
@@ -183,7 +162,7 @@ def _versions(fleet: t.Sequence[Node], catalogue: Catalogue) -> list[Finding]:
                 severity="notice",
                 node=unknown[0] if len(unknown) == 1 else "",
                 subject="libnccl.so.2",
-                evidence=f"no libnccl.so.2 was found on {_listed(unknown)}, and nccl_env_nccl_version is not set; "
+                evidence=f"no libnccl.so.2 was found on {listed(unknown, NAMED_NODES)}, and nccl_env_nccl_version is not set; "
                 f"resolved for NCCL {catalogue.newest}",
                 expected="the version that ranks load, which may be inside a container image",
                 fix="nccl_env_nccl_version: '2.28.9'",
@@ -194,7 +173,9 @@ def _versions(fleet: t.Sequence[Node], catalogue: Catalogue) -> list[Finding]:
         if node.version_known:
             by_version[node.version].append(node.name)
     if len(by_version) > 1:
-        said = "; ".join(f"{'.'.join(map(str, v))} on {_listed(names)}" for v, names in sorted(by_version.items()))
+        said = "; ".join(
+            f"{'.'.join(map(str, v))} on {listed(names, NAMED_NODES)}" for v, names in sorted(by_version.items())
+        )
         findings.append(
             Finding(
                 id="nccl_versions_differ",
@@ -224,11 +205,6 @@ def _versions(fleet: t.Sequence[Node], catalogue: Catalogue) -> list[Finding]:
     return findings
 
 
-def _listed(names: t.Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED_NODES} more" if len(names) > NAMED_NODES else ""
-    return ", ".join(names[:NAMED_NODES]) + more
-
-
 def _differing(fleet: t.Sequence[Node], resolved: t.Mapping[str, NodeEnv], catalogue: Catalogue) -> list[Finding]:
     """Values on which all ranks should agree, and that differ although hardware and NCCL are the same."""
     groups: dict[tuple[t.Any, ...], list[Node]] = collections.defaultdict(list)
@@ -254,7 +230,9 @@ def _differing(fleet: t.Sequence[Node], resolved: t.Mapping[str, NodeEnv], catal
 
 def _differs(name: str, by_value: t.Mapping[str | None, t.Sequence[str]]) -> Finding:
     ordered = sorted(by_value.items(), key=lambda item: len(item[1]), reverse=True)
-    said = "; ".join(f"{'unset' if value is None else value} on {_listed(names)}" for value, names in ordered)
+    said = "; ".join(
+        f"{'unset' if value is None else value} on {listed(names, NAMED_NODES)}" for value, names in ordered
+    )
     return Finding(
         id="nccl_values_differ",
         severity="warning",

@@ -78,8 +78,8 @@ def test_ways_with_what_nccl_makes_of_them(fs: RootedFs) -> None:
     assert seen["ways"]["login"]["problem"] and seen["ways"]["login"]["effective"] == {}
 
 
-def test_ssh_is_shown_only_where_the_session_came_over_it(fs: RootedFs) -> None:
-    assert "ssh" not in observe(fs, ways=["ssh"])["ways"]
+def test_ways_that_a_node_does_not_have_are_left_out(fs: RootedFs) -> None:
+    assert observe(fs, ways=["ssh", "mpirun", "systemd"])["ways"] == {}
 
 
 @pytest.mark.parametrize(("link", "text"), [("/opt/real.conf", VENDOR), ("/opt/gone.conf", "")])

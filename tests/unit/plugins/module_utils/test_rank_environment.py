@@ -108,11 +108,6 @@ def test_a_shell_that_gives_no_answer(tmp_path: pathlib.Path, script: str, says:
     assert environment == {} and says in problem
 
 
-def test_no_mpirun(tmp_path: pathlib.Path) -> None:
-    user = ranks.User("root", "/root", "/bin/bash")
-    assert ranks.mpirun(Tools(RootedFs(str(tmp_path))), user, {}, 5) == ({}, "mpirun is not installed")
-
-
 def test_mpirun_gets_the_sessions_environment(tmp_path: pathlib.Path) -> None:
     put(tmp_path, "/usr/bin/mpirun", "#!/bin/sh\n", 0o755)
     put(

@@ -219,6 +219,14 @@ def test_a_node_that_was_never_resolved() -> None:
     assert judged(resolved={}, written={}, ways={}) == []
 
 
+def test_the_same_on_many_nodes_is_told_once() -> None:
+    writers = [{"path": "/etc/rc.local", "line": 3, "text": "echo > /etc/nccl.conf"}]
+    (finding,) = judge_nccl_env({f"n{i}": {"observed": node(writers=writers)} for i in range(20)}, {})
+    assert finding.node == "" and finding.evidence.endswith("(on n0, n1, n2, n3, n4, n5, n6, n7 and 12 more)")
+    few = judge_nccl_env({f"n{i}": {"observed": node(writers=writers)} for i in range(2)}, {})
+    assert [f.node for f in few] == ["n0", "n1"]
+
+
 def test_every_finding_says_what_to_do() -> None:
     line = {"path": "/etc/environment", "kind": "PAM", "line": 1, "name": "NCCL_A", "value": "1"}
     found = judged(
