@@ -13,6 +13,10 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 def test_generated_parts_are_up_to_date() -> None:
     done = subprocess.run(
-        [sys.executable, "tools/generate_docs.py", "--check"], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+        [sys.executable, "tools/generate_docs.py", "--check"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,7 +9,8 @@ import typing as t
 import pytest
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.catalogue import load_catalogue, parse_version
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import Rules, Validated, shown, validate
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_names import shown
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import Rules, Validated, validate
 
 
 def checked(values: dict[str, t.Any], version: str = "2.28.9", **rules: t.Any) -> Validated:
@@ -64,7 +65,7 @@ def test_wrong_names(name: str, version: str, kind: str, says: str) -> None:
     result = checked({name: "1"}, version)
     finding = only(result)
     assert finding.id == kind
-    assert says in " ".join([finding.evidence, finding.expected, finding.fix])
+    assert says in f"{finding.evidence} {finding.expected} {finding.fix}"
     assert result.kept == {}
     assert all("\n" not in text for text in finding.as_dict().values())
 
