@@ -11,17 +11,7 @@ import typing as t
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.compare_ranks import OF_THE_TEST, compare_seen
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.merged_findings import merged
-
-CONF = "/etc/nccl.conf"
-
-#: how the ways of starting a rank are called in a sentence
-WAYS = {
-    "login": "a login shell",
-    "ssh": "a command over SSH",
-    "mpirun": "a rank of mpirun",
-    "systemd": "a systemd service",
-    "library": "the library itself",
-}
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_conflicts import CONF, WAYS, Conflicts, said
 
 
 def judge_nccl_env(nodes: t.Mapping[str, t.Mapping[str, t.Any]], settings: t.Mapping[str, t.Any]) -> list[Finding]:
@@ -52,7 +42,7 @@ class _Node:
         if self._is_in_place():
             found += self._proof()
             found += self._asked()
-        found += self._conflicts()
+        found += Conflicts(self.name, self.observed, self.values).findings()
         found += self._libraries()
         found += self._problems()
         return found
@@ -143,7 +133,7 @@ class _Node:
                 "nccl_env_not_seen",
                 "error",
                 name,
-                f"{_said(ways)} does not see {name}",
+                f"{said(ways)} does not see {name}",
                 expected=f"{name}={self.values[name]}",
                 cause="the file that carries it was removed or replaced after it was written",
                 fix=f"ls -l {CONF} /etc/profile.d/nccl.sh; ansible-playbook gpufabric.cluster.nccl_env --limit {self.name}",
@@ -173,7 +163,7 @@ class _Node:
             "nccl_env_overridden" if wanted is not None else "nccl_env_extra",
             "error" if wanted is not None else "warning",
             name,
-            f"{_said(ways)} has {name}={value}, from {culprit}",
+            f"{said(ways)} has {name}={value}, from {culprit}",
             expected=f"{name}={wanted}" if wanted is not None else f"no {name}: it is not among what was resolved",
             cause=f"{'the environment' if source == 'environment' else source} comes before {CONF}",
             fix=f"remove {name} from {culprit}, or set it in nccl_env_variables if it is meant",
@@ -206,83 +196,6 @@ class _Node:
             )
         return found
 
-    # ---- what else sets NCCL variables
-
-    def _conflicts(self) -> t.Iterator[Finding]:
-        named = {name for seen in self.observed.get("ways", {}).values() for name in seen["effective"]}
-        yield from self._user_files()
-        yield from self._conf_file()
-        yield from self._set_elsewhere(named)
-        for writer in self.observed.get("writers", []):
-            yield self._finding(
-                "nccl_conf_rewritten",
-                "warning",
-                CONF,
-                f"{writer['path']} line {writer['line']} writes {CONF}: {writer['text']}",
-                expected="one owner of the file",
-                cause="a vendor's script that runs again, as at boot, replaces what this role wrote",
-                fix=f"disable {writer['path']}, and set nccl_env_adopt: true so that its variables stay",
-            )
-        conf = self.observed.get("conf", {})
-        for line in conf.get("lines", []) if not conf.get("ours") else []:
-            if line["oddity"]:
-                yield self._finding(
-                    "nccl_conf_line_odd",
-                    "warning",
-                    f"{CONF} line {line['number']}",
-                    f"{line['name']}={line['value']}: {line['oddity']}",
-                    expected="NAME=VALUE, nothing else on the line",
-                    fix=f"correct line {line['number']} of {CONF}",
-                )
-
-    def _user_files(self) -> t.Iterator[Finding]:
-        own = f"{self.observed.get('home', '').rstrip('/')}/.nccl.conf"
-        for file in self.observed.get("user_files", []):
-            given = {name: value for name, value in file["variables"].items() if name.startswith("NCCL_")}
-            against = [n for n, v in given.items() if n in self.values and v != self.values[n]]
-            listed = ", ".join(f"{n}={v}" for n, v in given.items()) or "nothing"
-            yield self._finding(
-                "nccl_user_conf",
-                "error" if against and file["path"] == own else "warning",
-                file["path"],
-                f"{file['path']} sets {listed}"
-                + (f", against the resolved {', '.join(f'{n}={self.values[n]}' for n in against)}" if against else ""),
-                expected=f"no such file: {CONF} is for all ranks",
-                cause=f"for its owner's ranks it comes before {CONF}",
-                fix=f"rm {file['path']}, after moving what is meant to nccl_env_variables",
-            )
-
-    def _conf_file(self) -> t.Iterator[Finding]:
-        for way, seen in self.observed.get("ways", {}).items():
-            path = seen["environment"].get("NCCL_CONF_FILE")
-            if path:
-                yield self._finding(
-                    "nccl_conf_file_set",
-                    "warning",
-                    "NCCL_CONF_FILE",
-                    f"{_said([way])} has NCCL_CONF_FILE={path}",
-                    expected="no NCCL_CONF_FILE",
-                    cause=f"from NCCL 2.23 on, that file comes before {CONF}, and ~/.nccl.conf is not read",
-                    fix="unset NCCL_CONF_FILE where it is exported",
-                )
-                return
-
-    def _set_elsewhere(self, effective: t.Collection[str]) -> t.Iterator[Finding]:
-        for line in self.observed.get("settings", []):
-            name, value = line["name"], line["value"]
-            same = self.values.get(name) == value
-            yield self._finding(
-                "nccl_set_elsewhere",
-                "notice" if same else "warning",
-                f"{line['path']} line {line['line']}",
-                f"{line['path']} line {line['line']} ({line['kind']}) sets {name}={value}",
-                expected=f"{name}={self.values[name]}" if name in self.values else f"no {name}",
-                cause="the same value in two places drifts apart"
-                if same
-                else f"an export of an earlier time; the environment comes before {CONF}",
-                fix=f"remove line {line['line']} of {line['path']}",
-            )
-
     # ---- the library
 
     def _libraries(self) -> t.Iterator[Finding]:
@@ -314,7 +227,3 @@ class _Node:
                     f"{WAYS[way]} could not be asked what it sees: {seen['problem']}",
                     fix=f"take {way} out of nccl_env_proof if ranks are not started so",
                 )
-
-
-def _said(ways: t.Sequence[str]) -> str:
-    return " and ".join(WAYS[way] for way in ways)

@@ -12,9 +12,10 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import 
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import resolve_rdma, resolve_sockets
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.catalogue import Catalogue, Variable, Version
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.env_settings import Settings
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_names import SOURCE
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_profiles import Profile, Transport
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_rdma import Port
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import SOURCE, Validated
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import Validated
 
 #: origins of a value besides profiles
 USER = SOURCE

@@ -21,9 +21,10 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.catalogue import
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.env_settings import Settings, words
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.majority import listed
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.merged_findings import NAMED_NODES, merged
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_names import SOURCE
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.node_env import Node, NodeEnv
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_node import resolve_node
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import SOURCE, Rules, Validated, validate
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import Rules, Validated, validate
 
 
 def resolve_fleet(

@@ -11,11 +11,12 @@ import typing as t
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import nccl_constraints, nccl_profiles
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.env_settings import Settings
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_names import SOURCE
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_profiles import Profile
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.node_env import SITE, USER, WORDS, Node, NodeEnv, Work
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_profile import add_profile_setting
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_user import add_user_value
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import SOURCE, Validated
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import Validated
 
 
 def resolve_node(

@@ -8,10 +8,10 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import resolve_rdma, resolve_sockets
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_names import SOURCE
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_value import nccl_integer
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.node_env import HARDWARE, USER, Work
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_rdma import AUTOMATIC_SINCE
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import SOURCE
 
 
 def add_user_value(work: Work, name: str, value: str) -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.catalogue import load_catalogue, parse_version
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_flaw import Flaw
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_value import (
     LONGEST,
-    Flaw,
     as_text,
     check,
     nccl_integer,
