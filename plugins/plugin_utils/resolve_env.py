@@ -207,7 +207,7 @@ def _versions(fleet: t.Sequence[Node], catalogue: Catalogue) -> list[Finding]:
 
 
 def _differing(fleet: t.Sequence[Node], resolved: t.Mapping[str, NodeEnv], catalogue: Catalogue) -> list[Finding]:
-    """Values on which all ranks should agree, and that differ although hardware and NCCL are the same."""
+    """Values that differ although hardware and NCCL are the same: a warning where all ranks should agree on them."""
     groups: dict[tuple[t.Any, ...], list[Node]] = collections.defaultdict(list)
     for node in fleet:
         if node.role == "compute":
@@ -218,30 +218,33 @@ def _differing(fleet: t.Sequence[Node], resolved: t.Mapping[str, NodeEnv], catal
         names = {name for node in members for name in resolved[node.name].variables}
         for name in sorted(names):
             variable = catalogue.variables.get(name)
-            if variable is None or variable.reach != "same":
+            if variable is not None and variable.reach == "node":
                 continue
             for node in members:
                 entry = resolved[node.name].variables.get(name)
                 values[name][entry.value if entry else None].append(node.name)
         for name, by_value in values.items():
             if len(by_value) > 1:
-                findings.append(_differs(name, by_value))
+                known = catalogue.variables.get(name)
+                findings.append(_differs(name, by_value, known is not None and known.reach == "same"))
     return findings
 
 
-def _differs(name: str, by_value: t.Mapping[str | None, t.Sequence[str]]) -> Finding:
+def _differs(name: str, by_value: t.Mapping[str | None, t.Sequence[str]], matters: bool) -> Finding:
     ordered = sorted(by_value.items(), key=lambda item: len(item[1]), reverse=True)
     said = "; ".join(
         f"{'unset' if value is None else value} on {listed(names, NAMED_NODES)}" for value, names in ordered
     )
     return Finding(
         id="nccl_values_differ",
-        severity="warning",
+        severity="warning" if matters else "notice",
         node="",
         subject=name,
         evidence=f"{name} differs between nodes of the same hardware and NCCL: {said}",
         expected=f"one value on all nodes, such as {ordered[0][0]}" if ordered[0][0] is not None else "no node with it",
-        cause="ranks that disagree on it hang, fail or run at the pace of the slowest",
+        cause="ranks that disagree on it hang, fail or run at the pace of the slowest"
+        if matters
+        else "nodes that are alike should be set alike, so that a fault of one stands out",
         fix=f"set {name} in one place, in the group's nccl_env_variables",
     )
 

@@ -394,6 +394,12 @@ def test_values_that_differ_between_nodes() -> None:
     assert entry(result, "NCCL_BUFFSIZE", "n3")["scope"] == "node"
 
 
+def test_values_that_differ_and_need_not_agree_are_a_notice() -> None:
+    result = fleet(roce_node(1), roce_node(2, overrides={"NCCL_IB_TIMEOUT": 23}))
+    (finding,) = found(result, "nccl_values_differ")
+    assert (finding["subject"], finding["severity"]) == ("NCCL_IB_TIMEOUT", "notice")
+
+
 def test_values_that_differ_with_the_hardware_are_no_fault() -> None:
     result = fleet(roce_node(1), ib_node(2))
     assert not found(result, "nccl_values_differ")
