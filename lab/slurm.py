@@ -46,7 +46,5 @@ def own_files(plan: Plan) -> list[OwnFile]:
     key = base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode("ascii")
     return [
         OwnFile("etc/slurm/slurm.conf", slurm_conf(plan)),
-        # Without a cgroup plugin: the lab's nodes have no controller delegated to Slurm, and need none.
-        OwnFile("etc/slurm/cgroup.conf", "CgroupPlugin=disabled\n"),
         OwnFile("etc/lab/munge.key", key, 0o600),
     ]

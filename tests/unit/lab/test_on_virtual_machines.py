@@ -148,6 +148,18 @@ def test_rdma_works_between_the_nodes(cluster: Cluster) -> None:
     assert pingpong(cluster) == 0
 
 
+def test_clocks_run_at_the_right_speed(cluster: Cluster) -> None:
+    """Bandwidths are measured by them. Each reading costs an SSH connection, whose time is allowed for."""
+    readings = []
+    for _ in range(2):
+        before = time.time()
+        node = float(output(cluster, "n1", "date +%s.%N"))
+        readings.append((before, node, time.time()))
+        time.sleep(10)
+    (first_before, first_node, first_after), (last_before, last_node, last_after) = readings
+    assert last_before - first_after - 1 < last_node - first_node < last_after - first_before + 1
+
+
 def test_nodes_are_bare(cluster: Cluster) -> None:
     """What the collection is to do has not been done: no tuning, no RDMA user modules, no trust between nodes."""
     modules = output(cluster, "n1", "lsmod")
