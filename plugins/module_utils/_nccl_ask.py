@@ -9,8 +9,8 @@ import re
 import sys
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_conf import SECRET
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
-from ansible_collections.gpufabric.cluster.plugins.module_utils._rank_environment import SECRET
 
 #: the log settings of such a start, which stand over the rank's own
 LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": "/dev/stdout"}

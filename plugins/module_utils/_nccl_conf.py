@@ -16,6 +16,9 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs impor
 SYSTEM_FILE = "/etc/nccl.conf"
 USER_FILE = ".nccl.conf"
 
+#: a key for encryption: never leaves the node
+SECRET = "NCCL_PSK"
+
 #: bytes of a name or value that are kept
 FIELD = 1023
 
@@ -129,4 +132,5 @@ def files(environment: t.Mapping[str, str], home: str, version: Version = CURREN
 
 
 def is_nccl(name: str) -> bool:
-    return name.startswith("NCCL_")
+    """Whether a name is NCCL's, and its value may be told."""
+    return name.startswith("NCCL_") and name != SECRET

@@ -49,7 +49,8 @@ def observe_nccl_env(fs: RootedFs, tools: Tools, request: Request) -> dict[str, 
 
     library: the one a rank loads first, None without any; libraries: all. library_names: see Request. user, home.
     ways: {way: {environment, effective: {NCCL_*: {value, source}}, problem}}. conf: /etc/nccl.conf as it is. site: the
-    vendor's file, present or adopted. user_files, settings, writers: see _nccl_sources. asked: what the library says.
+    vendor's file, present or adopted, and whether it holds a key, which stays there. user_files, settings, writers: see
+    _nccl_sources. asked: what the library says.
     """
     session, over_ssh = _rank_environment.session(fs)
     user = _rank_environment.find_user(fs, request.user or session.get("USER", ""))
@@ -129,7 +130,9 @@ def _conf(fs: RootedFs, version: _nccl_conf.Version) -> dict[str, t.Any]:
     return {
         "exists": text is not None,
         "ours": text is not None and is_ours(text),
-        "lines": [dataclasses.asdict(line) for line in _nccl_conf.parse(text or "", version)],
+        "lines": [
+            dataclasses.asdict(line) for line in _nccl_conf.parse(text or "", version) if line.name != _nccl_conf.SECRET
+        ],
     }
 
 
@@ -143,10 +146,12 @@ def _site(fs: RootedFs, version: _nccl_conf.Version, problems: list[dict[str, st
         except CorruptStateError as error:
             problems.append({"id": "prior_state_corrupt", "subject": OWNER, "evidence": str(error)})
             text = None
+    given = _nccl_conf.variables(text or "", version)
     return {
         "present": text is not None,
         "adopted": adopted and text is not None,
-        "variables": _nccl_conf.variables(text or "", version),
+        "variables": {name: value for name, value in given.items() if name != _nccl_conf.SECRET},
+        "secret": _nccl_conf.SECRET in given,
     }
 
 

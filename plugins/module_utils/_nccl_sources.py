@@ -10,7 +10,6 @@ import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils import _nccl_conf
 from ansible_collections.gpufabric.cluster.plugins.module_utils._owned_file import is_ours
-from ansible_collections.gpufabric.cluster.plugins.module_utils._rank_environment import SECRET
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 
 #: {kind: files and patterns} that reach a rank's environment; ~ is the rank's home
@@ -98,7 +97,7 @@ def _assignments(line: str) -> t.Iterator[tuple[str, str]]:
         return
     for match in _SETS.finditer(line):
         name, value = match.group(1) or match.group(3), match.group(2) or match.group(4)
-        if name != SECRET:
+        if _nccl_conf.is_nccl(name):
             yield name, value[1:-1] if value[0] in "\"'" else value
 
 
@@ -110,7 +109,8 @@ def user_files(fs: RootedFs, home: str, version: _nccl_conf.Version) -> list[dic
     for directory in dict.fromkeys(h.rstrip("/") for h in homes if h.startswith("/")):
         path = f"{directory}/{_nccl_conf.USER_FILE}"
         if fs.is_file(path):
-            found.append({"path": path, "variables": _nccl_conf.variables(_text(fs, path), version)})
+            given = _nccl_conf.variables(_text(fs, path), version)
+            found.append({"path": path, "variables": {n: v for n, v in given.items() if _nccl_conf.is_nccl(n)}})
     return found
 
 
@@ -133,7 +133,13 @@ def writers(fs: RootedFs) -> list[dict[str, t.Any]]:
             continue
         for number, line in enumerate(text.splitlines(), 1):
             if _nccl_conf.SYSTEM_FILE in line and _WRITES.search(line) and not line.lstrip().startswith("#"):
-                found.append({"path": path, "line": number, "text": line.strip()[:200]})
+                found.append(
+                    {
+                        "path": path,
+                        "line": number,
+                        "text": "(a line with a key)" if _nccl_conf.SECRET in line else line.strip()[:200],
+                    }
+                )
                 break
     return found[:MOST]
 

@@ -14,6 +14,7 @@ import pwd
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_conf import is_nccl
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 
@@ -29,9 +30,6 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 #: variables kept besides NCCL_*: they decide which library and which files count
 KEPT = ("LD_LIBRARY_PATH", "LD_PRELOAD", "HOME")
-
-#: never leaves the node
-SECRET = "NCCL_PSK"
 
 Environment = dict[str, str]
 
@@ -164,4 +162,4 @@ def pam_environment(fs: RootedFs) -> Environment:
 
 def relevant(environment: t.Mapping[str, str]) -> Environment:
     """The part of an environment that concerns NCCL: nothing else leaves the node, since the rest may hold secrets."""
-    return {n: v for n, v in sorted(environment.items()) if (n.startswith("NCCL_") and n != SECRET) or n in KEPT}
+    return {n: v for n, v in sorted(environment.items()) if is_nccl(n) or n in KEPT}

@@ -87,6 +87,17 @@ class _Node:
         for path, status in self._outcomes.items():
             if status == "foreign":
                 yield self._foreign(path)
+        site = self.observed.get("site", {})
+        if site.get("secret") and site.get("adopted"):
+            yield self._finding(
+                "nccl_secret_left_out",
+                "error",
+                CONF,
+                f"the {CONF} that was taken over holds NCCL_PSK, which is no longer in it",
+                expected="NCCL_PSK in the environment of the jobs that need it",
+                cause="a key is not carried over the controller and into files that all may read",
+                fix="nccl_env_adopt: false after a rollback, or hand NCCL_PSK to the jobs",
+            )
 
     def _foreign(self, path: str) -> Finding:
         bound = [name for name, entry in self.entries.items() if entry["scope"] == "node" and entry["origin"] != "site"]

@@ -32,7 +32,7 @@ def test_a_bare_node(fs: RootedFs) -> None:
     seen = observe(fs)
     assert seen["library"] is None and seen["libraries"] == [] and seen["ways"] == {} and seen["asked"] is None
     assert seen["conf"] == {"exists": False, "ours": False, "lines": []}
-    assert seen["site"] == {"present": False, "adopted": False, "variables": {}}
+    assert seen["site"] == {"present": False, "adopted": False, "variables": {}, "secret": False}
     assert (seen["user"], seen["home"]) == ("ops", "/home/ops")
     assert [problem["id"] for problem in seen["problems"]] == ["linker_cache_unreadable"]
 
@@ -55,7 +55,7 @@ def test_a_vendors_file_that_was_taken_over(fs: RootedFs) -> None:
 
 def test_our_own_file_is_no_site(fs: RootedFs) -> None:
     OwnedFiles(fs, "nccl_env").apply([OwnedFile("/etc/nccl.conf", OURS)])
-    assert observe(fs)["site"] == {"present": False, "adopted": False, "variables": {}}
+    assert observe(fs)["site"] == {"present": False, "adopted": False, "variables": {}, "secret": False}
 
 
 def test_a_broken_record_is_a_problem(fs: RootedFs) -> None:
@@ -92,3 +92,13 @@ def test_the_text_behind_a_link_that_was_replaced(fs: RootedFs, link: str, text:
 
 def test_no_prior_text(fs: RootedFs) -> None:
     assert prior_text(fs, "nccl_env", "/etc/nccl.conf") is None
+
+
+def test_a_key_stays_on_the_node(fs: RootedFs) -> None:
+    fs.write_atomic("/etc/nccl.conf", b"NCCL_PSK=s3cret\nNCCL_DEBUG=WARN\n")
+    fs.write_atomic("/home/ops/.nccl.conf", b"NCCL_PSK=s3cret\n")
+    fs.write_atomic("/etc/environment", b"NCCL_PSK=s3cret\n")
+    fs.write_atomic("/usr/bin/systemctl", b"#!/bin/sh\necho NCCL_PSK=s3cret\n", 0o755)
+    seen = observe(fs, ways=["systemd"])
+    assert "s3cret" not in str(seen) and seen["site"]["secret"]
+    assert seen["ways"]["systemd"]["effective"] == {"NCCL_DEBUG": {"value": "WARN", "source": "/etc/nccl.conf"}}

@@ -142,6 +142,11 @@ def test_a_vendors_file_in_the_way() -> None:
     assert "NCCL_IB_HCA" in finding.evidence and "nccl_env_adopt" in finding.fix
 
 
+def test_a_key_that_was_not_taken_over() -> None:
+    finding = only(site={"present": True, "adopted": True, "variables": {}, "secret": True})
+    assert (finding.id, finding.severity) == ("nccl_secret_left_out", "error")
+
+
 def test_a_planted_user_file_is_named() -> None:
     file = {"path": "/home/ops/.nccl.conf", "variables": {"NCCL_IB_TIMEOUT": "18", "NCCL_NET": "Socket"}}
     finding = only(user_files=[file])
