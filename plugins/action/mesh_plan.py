@@ -9,10 +9,17 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import launch_nodes
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.mesh_plan import Candidate, Limits, plan_mesh
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.mesh_cells import Thresholds, suspects
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.mesh_plan import (
+    Candidate,
+    Limits,
+    plan_again,
+    plan_mesh,
+)
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
 
 FACTS, RDMA, RESPONDER = "__node_facts_observed", "__rdma_observed", "__diagnose_responder"
+MESH = "__diagnose_mesh_observed"
 
 #: what the inventory says of the way between nodes, as launch_nodes reads it
 ADDRESS_VARIABLES = (
@@ -25,7 +32,16 @@ class ActionModule(ActionBase):
     _requires_connection = False
     _supports_check_mode = True
     _VALID_ARGS = frozenset(
-        {"full_mesh_nodes", "sampled_rounds", "bandwidth_rounds", "passes", "budget_s", "respect_busy"}
+        {
+            "full_mesh_nodes",
+            "sampled_rounds",
+            "bandwidth_rounds",
+            "passes",
+            "budget_s",
+            "respect_busy",
+            "plans",
+            "thresholds",
+        }
     )
 
     def run(self, tmp: t.Any = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
@@ -38,13 +54,21 @@ class ActionModule(ActionBase):
                 "passes": {"type": "int", "default": Limits.passes},
                 "budget_s": {"type": "float", "default": Limits.budget_s},
                 "respect_busy": {"type": "bool", "default": True},
+                "plans": {"type": "dict", "default": {}},
+                "thresholds": {"type": "dict", "default": {}},
             }
         )
+        plans, thresholds = arguments.pop("plans"), arguments.pop("thresholds")
         respect_busy = arguments.pop("respect_busy")
         task_vars = task_vars or {}
         hostvars = task_vars["hostvars"]
         hosts = [host for host in task_vars["ansible_play_hosts_all"] if host != "localhost"]
         raw = {host: hostvars.raw_get(host) for host in hosts}
+        if plans:
+            meshes = {host: raw[host][MESH]["mesh"] for host in hosts if "mesh" in raw[host].get(MESH, {})}
+            again = plan_again(plans, suspects(meshes, Thresholds(**{k: float(v) for k, v in thresholds.items()})))
+            result.update(changed=False, nodes=again, tokens={})
+            return result
         facts = {host: raw[host].get(FACTS, {}).get("observed", {}) for host in hosts}
         variables = {
             host: {

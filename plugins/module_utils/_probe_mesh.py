@@ -75,6 +75,16 @@ class Prober:
         self._ends = self._began + budget_s
         self._row = Row()
 
+    def probe_again(self, peers_found: dict[str, dict[str, t.Any]]) -> Row:
+        """Loss and bandwidth once more, of what the plan names: the better of both looks is kept. *peers_found* is an earlier
+        row's ``peers``, and holds what both looks found afterwards."""
+        self._row.peers = peers_found
+        for turn in range(int(self._plan["passes"])):
+            for peer in self._plan["peers"]:
+                self._load(peer, turn)
+        self._row.seconds = round(time.monotonic() - self._began, 1)
+        return self._row
+
     def probe(self) -> Row:
         """All of it, or what the time allows."""
         peers = list(self._plan["peers"])
@@ -258,7 +268,12 @@ class Prober:
         return max((cell[quantity]["gbs"] or 0.0 for cell in every if quantity in cell), default=0.0)
 
     def _measure(self, channel: Channel, peer: Plan, found: Cell) -> None:
-        paths = [path for path, cell in found["paths"].items() if self._is_measured(path, cell)]
+        only = peer.get("only")
+        paths = [
+            path
+            for path, cell in found["paths"].items()
+            if self._is_measured(path, cell) and (only is None or path in only)
+        ]
         with concurrent.futures.ThreadPoolExecutor(max(len(paths), 1)) as pool:
             for path, lost in zip(paths, pool.map(lambda path: self._loss(path, peer), paths)):
                 found["paths"][path]["loss"] = _summed(found["paths"][path].get("loss"), lost)

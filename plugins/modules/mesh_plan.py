@@ -37,6 +37,16 @@ options:
     description: Seconds for one node's probes.
     type: float
     default: 240
+  plans:
+    description:
+      - RV(nodes) of an earlier call. Then a second look is planned, after the first one was taken, at what O(thresholds) make suspect.
+      - Only nodes that have something to measure again are in it.
+    type: dict
+    default: {}
+  thresholds:
+    description: From where on a number is bad, as C(slow_ratio), C(slow_ratio_software), C(loss_percent) and C(latency_ratio).
+    type: dict
+    default: {}
   respect_busy:
     description: Put no load on nodes that run GPU processes or a Slurm job.
     type: bool

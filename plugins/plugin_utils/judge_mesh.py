@@ -166,7 +166,7 @@ def _accused(
     }
     return Finding(
         id=f"mesh_{text.name}",
-        severity=text.severity,
+        severity=_severity(text, test, path, accused),
         node=accused.node,
         subject=text.host_subject
         if len(on) > 1
@@ -179,6 +179,11 @@ def _accused(
         cause=text.causes[accused.direction],
         fix=text.fix.format(**words),
     )
+
+
+def _severity(text: Text, test: str, path: Path, accused: Accused) -> str:
+    """A busy processor slows what it receives or what it sends; a link that carries less slows both."""
+    return "warning" if test == "bandwidth" and path.software and accused.direction != BOTH else text.severity
 
 
 def _local(text: Text, end: t.Mapping[str, t.Any]) -> str:

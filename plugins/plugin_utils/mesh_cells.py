@@ -22,6 +22,9 @@ CONTROL = "control"
 #: tests of a path, lowest layer first
 TESTS = ("reach", "mtu", "tcp", "rdma", "loss", "latency", "bandwidth")
 
+#: those that are numbers, which a disturbance can make bad
+NUMBERS = ("loss", "latency", "bandwidth")
+
 #: lost echo requests below which a share says nothing
 FEWEST_LOST = 2
 #: milliseconds by which a round trip may be longer in any case: the kernel's own jitter
@@ -30,10 +33,12 @@ JITTER_MS = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Thresholds:
-    """slow_ratio: bandwidth below this share of the others' is bad; loss_percent: lost packets from which on a path is bad;
-    latency_ratio: a round trip that many times as long as the others' is bad."""
+    """slow_ratio: bandwidth of an HCA below this share of the others' is bad; slow_ratio_software: the same for TCP and Soft-RoCE,
+    which are as fast as the processors are idle; loss_percent: lost packets from which on a path is bad; latency_ratio: a round
+    trip that many times as long as the others' is bad."""
 
     slow_ratio: float = 0.5
+    slow_ratio_software: float = 0.2
     loss_percent: float = 1.0
     latency_ratio: float = 5.0
 
@@ -50,10 +55,11 @@ class Path:
 
     numbers: {quantity: {(prober, probed): value}}, of loss_percent, rtt_ms, stream_gbs, write_gbs, pingpong_us.
     usual: what a quantity is on most nodes. said: {(prober, probed): the tool's words about the lowest test that failed}.
-    down: pairs that were not tried, since an end was known to be down.
+    down: pairs that were not tried, since an end was known to be down. software: whether processors move the data.
     """
 
     name: str
+    software: bool = True
     tests: dict[str, dict[Cell, bool]] = dataclasses.field(default_factory=lambda: {test: {} for test in TESTS})
     numbers: dict[str, dict[Cell, float]] = dataclasses.field(default_factory=lambda: collections.defaultdict(dict))
     usual: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -78,9 +84,22 @@ def read_paths(meshes: t.Mapping[str, Mesh], thresholds: Thresholds) -> dict[str
         _judge_latency(path, thresholds)
         _note_usual_bandwidth(path)
     kinds = _usual_of_kind(paths, meshes)
+    soft = {rail for mesh in meshes.values() for rail, end in mesh["rails"].items() if end.get("virtual", True)}
     for path in paths.values():
-        _judge_bandwidth(path, kinds[path.name], thresholds)
+        path.software = path.name == CONTROL or path.name in soft
+        rdma = thresholds.slow_ratio_software if path.software else thresholds.slow_ratio
+        ratios = {"write_gbs": rdma, "stream_gbs": thresholds.slow_ratio_software}
+        _judge_bandwidth(path, kinds[path.name], ratios)
     return paths
+
+
+def suspects(meshes: t.Mapping[str, Mesh], thresholds: Thresholds) -> dict[str, dict[str, list[str]]]:
+    """{prober: {probed: paths}} on which a number is bad: measured again, before anybody is accused of it."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for path in read_paths(meshes, thresholds).values():
+        for node, peer in {cell for test in NUMBERS for cell, works in path.tests[test].items() if not works}:
+            found.setdefault(node, {}).setdefault(peer, []).append(path.name)
+    return found
 
 
 def _read_cell(path: Path, at: Cell, cell: t.Mapping[str, t.Any]) -> None:
@@ -181,9 +200,9 @@ def _usual_of_kind(paths: t.Mapping[str, Path], meshes: t.Mapping[str, Mesh]) ->
     return usual
 
 
-def _judge_bandwidth(path: Path, kind: t.Mapping[str, float], thresholds: Thresholds) -> None:
-    """RDMA where it was measured, else TCP: a pair is slow by what collectives would use."""
-    for quantity in ("write_gbs", "stream_gbs"):
+def _judge_bandwidth(path: Path, kind: t.Mapping[str, float], ratios: t.Mapping[str, float]) -> None:
+    """A pair is slow if RDMA or TCP is below its share of what is usual. ratios: {quantity: that share}."""
+    for quantity, ratio in ratios.items():
         usual = max(path.usual.get(quantity, 0.0), kind.get(quantity, 0.0))
         if not usual:
             continue
@@ -191,5 +210,5 @@ def _judge_bandwidth(path: Path, kind: t.Mapping[str, float], thresholds: Thresh
         for at, gbs in path.numbers[quantity].items():
             # Loss and delay cost bandwidth too: they are the fault then.
             if path.tests["loss"].get(at, True) and path.tests["latency"].get(at, True):
-                fast = gbs >= usual * thresholds.slow_ratio
+                fast = gbs >= usual * ratio
                 path.tests["bandwidth"][at] = fast and path.tests["bandwidth"].get(at, True)

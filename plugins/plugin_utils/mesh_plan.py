@@ -21,6 +21,10 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_rdma imp
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas import Port, select_hcas
 
 
+#: how often a suspect bandwidth is measured again
+SECOND_LOOK = 3
+
+
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """full_mesh_nodes: up to so many nodes everyone probes everyone; sampled_rounds: partners of each node above that;
@@ -82,6 +86,24 @@ def plan_mesh(
         if len(names) == 1:
             plans[name]["left_out"] = "it is the only node"
     return plans
+
+
+def plan_again(
+    plans: t.Mapping[str, t.Mapping[str, t.Any]], suspects: t.Mapping[str, t.Mapping[str, t.Sequence[str]]]
+) -> dict[str, dict[str, t.Any]]:
+    """{node: its part of a second look, of SECOND_LOOK passes}: only what mesh_cells.suspects() names, and nothing of nodes that suspect nobody."""
+    return {
+        node: {
+            **plans[node],
+            "passes": SECOND_LOOK,
+            "peers": [
+                {**peer, "only": list(suspected[peer["node"]]), "load": True}
+                for peer in plans[node]["peers"]
+                if peer["node"] in suspected
+            ],
+        }
+        for node, suspected in suspects.items()
+    }
 
 
 def _partners(names: t.Sequence[str], rounds: int) -> dict[str, list[str]]:

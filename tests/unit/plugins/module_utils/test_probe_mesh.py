@@ -229,3 +229,15 @@ def test_a_responder_outlives_its_starter_and_ends_when_told_or_late() -> None:
     while os.path.exists(f"/proc/{late['pid']}") and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not os.path.exists(f"/proc/{late['pid']}")
+
+
+def test_a_second_look_keeps_the_better_of_both(node: FakeNode) -> None:
+    with responders(node) as ports:
+        first = probe(node, plan(ports["n1"], ports["n2"])).peers
+        first["n2"]["paths"]["mlx5_0"]["write"]["gbs"] = 0.01
+        node.add_program("ib_write_bw", RDMA_TOOL.format(result=WRITE_RESULT.replace("2.00", "1.60")))
+        again = plan(ports["n1"], ports["n2"], only=["mlx5_0"])
+        row = Prober(Tools(RootedFs(node.root)), again, TOKENS, 60.0).probe_again(first)
+    cell = row.peers["n2"]["paths"]["mlx5_0"]
+    assert cell["write"]["gbs"] == 0.2 and cell["loss"]["sent"] == 6
+    assert row.peers["n2"]["names"]["addresses"] == ["127.0.0.2"]

@@ -9,6 +9,7 @@ import typing as t
 import pytest
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_mesh import judge_mesh
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.mesh_cells import Thresholds, suspects
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.pairing import circle_round
 from ansible_collections.gpufabric.cluster.tests.fixtures.fake_mesh import FakeMesh
 
@@ -161,6 +162,13 @@ def test_a_lone_node_is_no_fault() -> None:
     results = FakeMesh(names(1)).results()
     results["n1"]["mesh"]["left_out"] = "it is the only node"
     assert [(f.id, f.severity) for f in judge_mesh(results, {})] == [("mesh_left_out", "notice")]
+
+
+def test_what_is_suspect_is_a_number_that_is_bad() -> None:
+    mesh = FakeMesh(names(3)).add("mlx5_0", "n2", rate_gbs=1.0).add("mlx5_1", "n3", no_rdma=True)
+    meshes = {node: result["mesh"] for node, result in mesh.results().items()}
+    found = suspects(meshes, Thresholds())
+    assert found == {"n1": {"n2": ["mlx5_0"]}, "n2": {"n1": ["mlx5_0"], "n3": ["mlx5_0"]}, "n3": {"n2": ["mlx5_0"]}}
 
 
 def test_thresholds_come_from_the_settings() -> None:

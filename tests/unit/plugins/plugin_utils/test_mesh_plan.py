@@ -13,7 +13,12 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._process import 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_observe import observe_rdma
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.launch_nodes import LaunchNode, networks_of
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.mesh_plan import Candidate, Limits, plan_mesh
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.mesh_plan import (
+    Candidate,
+    Limits,
+    plan_again,
+    plan_mesh,
+)
 from ansible_collections.gpufabric.cluster.tests.fixtures.fake_node import FakeNode
 from ansible_collections.gpufabric.cluster.tests.fixtures.fake_rdma_tools import record_rdma_tools
 
@@ -106,3 +111,12 @@ def test_who_takes_no_part_is_said(responder: dict[str, str]) -> None:
 def test_a_lone_node() -> None:
     plans = plan_mesh([candidate(1)], {}, Limits())
     assert plans["n1"]["peers"] == [] and plans["n1"]["left_out"] == "it is the only node"
+
+
+def test_a_second_look_is_at_what_is_suspect_and_nothing_else() -> None:
+    plans = plan_mesh([candidate(n) for n in range(1, 5)], {}, Limits())
+    again = plan_again(plans, {"n1": {"n3": ["10.20.0.0/24"]}})
+    assert list(again) == ["n1"] and again["n1"]["port"] == 40001
+    assert [(peer["node"], peer["only"], peer["load"]) for peer in again["n1"]["peers"]] == [
+        ("n3", ["10.20.0.0/24"], True)
+    ]
