@@ -20,7 +20,6 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.pairing import c
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_rdma import Gid, ports_of
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas import Port, select_hcas
 
-
 #: how often a suspect bandwidth is measured again
 SECOND_LOOK = 3
 
@@ -91,7 +90,7 @@ def plan_mesh(
 def plan_again(
     plans: t.Mapping[str, t.Mapping[str, t.Any]], suspects: t.Mapping[str, t.Mapping[str, t.Sequence[str]]]
 ) -> dict[str, dict[str, t.Any]]:
-    """{node: its part of a second look, of SECOND_LOOK passes}: only what mesh_cells.suspects() names, and nothing of nodes that suspect nobody."""
+    """{node: its part of a second look, of SECOND_LOOK passes}: what mesh_cells.suspects() names, and no node that suspects nobody."""
     return {
         node: {
             **plans[node],
