@@ -53,7 +53,7 @@ def write(
         "host": host or f"{platform.machine()}, {platform.system()} {platform.release()}",
         "versions": {"python": platform.python_version(), **(versions or {})},
         "settings": dict(settings),
-        "command": shlex.join(["python", f"tests/benchmarks/{name}.py", *sys.argv[1:]]),
+        "command": shlex.join(["python", f"tests/benchmarks/{name}.py", *map(_without_folders, sys.argv[1:])]),
         "rows": list(rows),
     }
     record["figures"] = derive(name, json.loads(json.dumps(record)))
@@ -62,6 +62,11 @@ def write(
     path = folder / f"{name}.json"
     path.write_text(f'{head[:-2]},\n  "rows": [\n{lines}\n  ]\n}}\n')
     return path
+
+
+def _without_folders(argument: str) -> str:
+    """An argument that is an absolute path tells of one machine only: its name is kept."""
+    return pathlib.PurePath(argument).name if argument.startswith("/") else argument
 
 
 def differences(name: str, record: t.Mapping[str, t.Any]) -> list[str]:
