@@ -90,7 +90,7 @@ def plan_mesh(
 def plan_again(
     plans: t.Mapping[str, t.Mapping[str, t.Any]], suspects: t.Mapping[str, t.Mapping[str, t.Sequence[str]]]
 ) -> dict[str, dict[str, t.Any]]:
-    """{node: its part of a second look, of SECOND_LOOK passes}: what mesh_cells.suspects() names, and no node that suspects nobody."""
+    """{node: its part of a second look, of SECOND_LOOK passes}: what mesh_cells.suspects() names, and no node without any."""
     return {
         node: {
             **plans[node],
@@ -133,9 +133,12 @@ def _end(candidate: Candidate, rails: t.Mapping[str, t.Any]) -> dict[str, t.Any]
         "control": {"address": node.address, "netdev": netdev},
         "rails": rails,
         "rdma": bool(tools.get("ib_write_bw")),
-        "addresses": sorted(
-            address.split("/")[0] for entries in candidate.facts.get("addresses", {}).values() for address in entries
-        ),
+        "addresses": [
+            address.split("/")[0]
+            for netdev, entries in sorted(candidate.facts.get("addresses", {}).items())
+            for address in entries
+            if netdev != "lo"
+        ],
     }
 
 

@@ -14,11 +14,14 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import 
 #: parts whose settings are wishes: where all nodes alike do not have them, somebody has not applied them yet, and nothing is broken
 WISHES = ("kernel", "nccl_env")
 
+#: a cluster without RDMA is one whose collectives go over TCP
+NO_RDMA = "hca_none"
+
 
 def fold_shared(part_of: t.Mapping[Finding, str], nodes: t.Sequence[str]) -> dict[Finding, str]:
     """The findings with their parts; what all of several *nodes* have in the same words becomes one finding of the whole run.
 
-    Errors of WISHES among those become warnings, so that a fault of one node stands before what has never been set on any.
+    Errors of WISHES among those, and that no node has an HCA, become warnings, so that a fault of one node stands before what has never been set on any.
     """
     alike: dict[tuple[str, ...], dict[str, Finding]] = collections.defaultdict(dict)
     for finding, part in part_of.items():
@@ -39,7 +42,8 @@ def _words(finding: Finding, part: str) -> tuple[str, ...]:
 
 
 def _for_all(finding: Finding, part: str, count: int) -> Finding:
-    severity = "warning" if finding.severity == "error" and part in WISHES else finding.severity
+    mild = part in WISHES or finding.id == NO_RDMA
+    severity = "warning" if finding.severity == "error" and mild else finding.severity
     return dataclasses.replace(
         finding,
         node="",
