@@ -19,9 +19,10 @@ NO_RDMA = "hca_none"
 
 
 def fold_shared(part_of: t.Mapping[Finding, str], nodes: t.Sequence[str]) -> dict[Finding, str]:
-    """The findings with their parts; what all of several *nodes* have in the same words becomes one finding of the whole run.
+    """The findings with their parts; what all of several *nodes* have in the same words is one finding of the whole run.
 
-    Errors of WISHES among those, and that no node has an HCA, become warnings, so that a fault of one node stands before what has never been set on any.
+    Errors of WISHES among those, and that no node has an HCA, become warnings, so that a fault of one node stands before
+    what has never been set on any.
     """
     alike: dict[tuple[str, ...], dict[str, Finding]] = collections.defaultdict(dict)
     for finding, part in part_of.items():
