@@ -164,9 +164,12 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
+    nodes = (cluster := _cluster(options)).status()
     print(f"{'NODE':6} {'RELEASE':9} {'STATE':9} {'SSH':6} {'MiB':>5}  CONTROL ADDRESS")
-    for one in _cluster(options).status():
+    for one in nodes:
         print(f"{one.name:6} {one.release:9} {one.condition:9} {one.port:<6} {one.memory:5}  {one.control_address}")
+    for fault in cluster.faults():
+        _say_fault(fault, "fault: ")
     return 0
 
 
