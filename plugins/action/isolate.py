@@ -18,6 +18,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.isolate_runs import (
     Means,
     Planned,
+    can_split,
     measurements_of,
     rails_of,
     runs_of,
@@ -45,7 +46,8 @@ class ActionModule(NcclTests):
             return {**result, **empty, "problem": given["problem"]}
         means = self._means(given, task_vars)
         try:
-            state = isolate.begin(self._nodes(means, task_vars), _settings(given.get("settings") or {}))
+            settings = {"split": can_split(means, str(given.get("launcher"))), **_settings(given.get("settings") or {})}
+            state = isolate.begin(self._nodes(means, task_vars), settings)
         except (TypeError, ValueError) as error:
             return {**result, **empty, "problem": str(error)}
         if self._task.check_mode:
@@ -125,7 +127,7 @@ class ActionModule(NcclTests):
             state = isolate.observe(state, rows, sorted(set(measured.outcome.get("lost", {})) & set(state.nodes)))
             if measured.outcome.get("ended"):
                 raise Lost(measured.outcome["ended"])
-            if len(rows) < len(planned):
+            if len(measured.outcome.get("results", [])) < measured.count:
                 raise Lost("it ended before all was measured")
         if directory:
             self._hand_over(given, [], measured.count, task_vars)
@@ -166,6 +168,8 @@ class _Measured:
         """The measurements of the last runs that were handed over."""
         names = self.outcome.get("hostnames", {})
         raws = self.outcome.get("results", [])[self.count - len(planned) : self.count]
-        rows = measurements_of(planned, [run for raw in raws for run in shape_runs(raw, names)])
-        self.rows += [{**row, "stage": one.launch.stage} for row, one in zip(rows, planned, strict=False)]
+        shaped = [run for raw in raws for run in shape_runs(raw, names)]
+        rows = measurements_of(planned, shaped, [raw["report"] for raw in raws])
+        stages = {one.launch.id: one.launch.stage for one in planned}
+        self.rows += [{**row, "stage": stages[row["launch"]]} for row in rows]
         return rows

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._lease import DIRECTORY
@@ -43,10 +44,10 @@ class Means:
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """One run and whom it measures."""
+    """One run and whom it measures: one group, or in a split run several, in the order of their ranks."""
 
     launch: Launch
-    group: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
     run: t.Mapping[str, t.Any]
 
 
@@ -57,8 +58,42 @@ def rails_of(nodes: t.Mapping[str, NodeMeans]) -> tuple[str, ...]:
 
 
 def runs_of(launches: t.Sequence[Launch], means: Means) -> list[Planned]:
-    """A run for every group of every launch, in order: one launch a pair."""
-    return [Planned(launch, group, _run(launch, group, means)) for launch in launches for group in launch.groups]
+    """A run for every launch that is split between its groups by NCCL_TESTS_SPLIT, else one for every group."""
+    planned = []
+    for launch in launches:
+        if "NCCL_TESTS_SPLIT" in dict(launch.env) and len(launch.groups) > 1:
+            groups = _launcher_first(launch.groups, means.here)
+            planned.append(Planned(launch, groups, _split_run(launch, groups, means)))
+        else:
+            planned += [Planned(launch, (group,), _run(launch, group, means)) for group in launch.groups]
+    return planned
+
+
+def can_split(means: Means, launcher: str) -> bool:
+    """Whether one launch can measure several groups: nccl-tests with MPI that tells each process's times (-I and -J), on nodes
+    alike, started by mpirun with the ranks in the order of its host file."""
+    program = means.nodes[means.here].tools.get("programs", {}).get(means.collective, {})
+    letters = set(program.get("letters", ""))
+    alike = len({node.gpus for node in means.nodes.values()}) == 1
+    return (
+        means.backend == "nccl"
+        and launcher == "mpirun"
+        and bool(program.get("mpi"))
+        and {"I", "J"} <= letters
+        and alike
+    )
+
+
+def _launcher_first(groups: t.Sequence[tuple[str, ...]], here: str) -> tuple[tuple[str, ...], ...]:
+    """The launcher's group first: a launch begins with the launcher in any case, and groups are counted by rank."""
+    return tuple(sorted(groups, key=lambda group: here not in group))
+
+
+def _split_run(launch: Launch, groups: t.Sequence[tuple[str, ...]], means: Means) -> dict[str, t.Any]:
+    nodes = [name for group in groups for name in sorted(group, key=lambda name: name != means.here)]
+    run = _run(launch, nodes, means)
+    # Each node's group may be one node alone; still it is one launch over all of them.
+    return {**run, "stage": "cluster", "alone": False, "per_iteration": True}
 
 
 def _run(launch: Launch, group: t.Sequence[str], means: Means) -> dict[str, t.Any]:
@@ -88,18 +123,55 @@ def _run(launch: Launch, group: t.Sequence[str], means: Means) -> dict[str, t.An
     return {**base, **ranks, "environment": environment, "claim": "P2P" if alone else ""}
 
 
-def measurements_of(planned: t.Sequence[Planned], shaped: t.Sequence[t.Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:
-    """What isolate.observe() takes. shaped: the runs of the record (benchmark_result.shape_runs), one for each planned one."""
-    return [
-        {
-            "launch": one.launch.id,
-            "group": list(one.group),
-            "busbw": _busbw(run),
-            "seconds": run["seconds"],
-            "notes": _notes(run),
-        }
-        for one, run in zip(planned, shaped, strict=False)
-    ]
+def measurements_of(
+    planned: t.Sequence[Planned],
+    shaped: t.Sequence[t.Mapping[str, t.Any]],
+    reports: t.Sequence[t.Mapping[str, t.Any] | None] = (),
+) -> list[dict[str, t.Any]]:
+    """What isolate.observe() takes. shaped: the runs of the record (benchmark_result.shape_run), one for each planned one;
+    reports: nccl-tests' own JSON of each, which a split run is read from."""
+    measured = []
+    for number, (one, run) in enumerate(zip(planned, shaped, strict=False)):
+        split = len(one.groups) > 1
+        speeds = _split_busbw(one, run, reports[number] if number < len(reports) else None) if split else [_busbw(run)]
+        for group, speed in zip(one.groups, speeds, strict=True):
+            measured.append(
+                {
+                    "launch": one.launch.id,
+                    "group": list(group),
+                    "busbw": speed,
+                    "seconds": run["seconds"],
+                    "notes": [note for note in _notes(run) if not split or _concerns(note, group)],
+                }
+            )
+    return measured
+
+
+def _concerns(note: str, group: t.Sequence[str]) -> bool:
+    return note.split(" ")[0] in group or note.startswith("transport ")
+
+
+def _split_busbw(one: Planned, run: t.Mapping[str, t.Any], report: t.Mapping[str, t.Any] | None) -> list[float | None]:
+    """GB/s of each group of an all_reduce, from the times that each process took for each iteration: the median over the
+    iterations of the group's slowest process. What the program prints is over all groups together, and says nothing of one."""
+    nothing: list[float | None] = [None] * len(one.groups)
+    if run["failure"] or not report:
+        return nothing
+    try:
+        row = report["results"][-1]
+        times = row["out_of_place_per_iter"]["per_process_max_times_us"]
+        size = int(row["size"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        return nothing
+    each, rest = divmod(len(times), len(one.groups))
+    if rest or not each or not all(times):
+        return nothing
+    speeds: list[float | None] = []
+    for number in range(len(one.groups)):
+        slowest = [max(values) for values in zip(*times[number * each : (number + 1) * each], strict=True)]
+        middle = statistics.median(slowest)
+        speeds.append(size / middle / 1e3 * 2 * (each - 1) / each if middle > 0 and each > 1 else None)
+    return speeds
 
 
 def _busbw(run: t.Mapping[str, t.Any]) -> float | None:
