@@ -8,10 +8,15 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
-import netaddr
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.requirements import lazy
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_sockets import parse_network
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.validate_env import MODES
+
+if t.TYPE_CHECKING:
+    import netaddr
+else:
+    netaddr = lazy("netaddr")
 
 
 @dataclasses.dataclass(frozen=True)

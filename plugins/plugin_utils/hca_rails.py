@@ -10,9 +10,9 @@ import fnmatch
 import itertools
 import typing as t
 
-import netaddr
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.majority import listed, majority
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.requirements import lazy
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas import (
     Observation,
     Port,
@@ -20,6 +20,11 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas impo
     Settings,
     network,
 )
+
+if t.TYPE_CHECKING:
+    import netaddr
+else:
+    netaddr = lazy("netaddr")
 
 #: prefix lengths of a link between two: on such rails every node has a subnet of its own, by design
 POINT_TO_POINT = {4: 30, 6: 126}

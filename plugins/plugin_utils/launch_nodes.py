@@ -11,7 +11,13 @@ import ipaddress
 import secrets
 import typing as t
 
-import netaddr
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.requirements import lazy
+
+if t.TYPE_CHECKING:
+    import netaddr
+else:
+    netaddr = lazy("netaddr")
+
 
 Variables = t.Mapping[str, t.Any]
 

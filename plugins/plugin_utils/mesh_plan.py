@@ -13,12 +13,17 @@ import collections
 import dataclasses
 import typing as t
 
-import netaddr
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.launch_nodes import LaunchNode
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.majority import majority
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.pairing import circle_round, full_rounds
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.requirements import lazy
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.resolve_rdma import Gid, ports_of
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas import Port, select_hcas
+
+if t.TYPE_CHECKING:
+    import netaddr
+else:
+    netaddr = lazy("netaddr")
 
 #: how often a suspect bandwidth is measured again
 SECOND_LOOK = 3

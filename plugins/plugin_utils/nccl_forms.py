@@ -8,10 +8,15 @@ from __future__ import annotations
 import re
 import typing as t
 
-import netaddr
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import nccl_algorithms
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.catalogue import Variable, Version
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_flaw import Flaw
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.requirements import lazy
+
+if t.TYPE_CHECKING:
+    import netaddr
+else:
+    netaddr = lazy("netaddr")
 
 #: most HCAs that NCCL keeps (MAX_IB_DEVS in net_ib)
 MOST_HCAS = 32

@@ -21,3 +21,18 @@ def need(module: str) -> t.Any:
         raise AnsibleError(
             f"The Python package {package} is missing on the controller: {sys.executable} -m pip install {package}"
         ) from None
+
+
+class _Lazy:
+    """Stands for a module and imports it at its first use."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> t.Any:
+        return getattr(need(self._module), name)
+
+
+def lazy(module: str) -> t.Any:
+    """*module*, imported at its first use: a plugin must load, and say in one sentence what is missing, without it."""
+    return _Lazy(module)

@@ -8,8 +8,13 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
-import netaddr
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.catalogue import Version
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.requirements import lazy
+
+if t.TYPE_CHECKING:
+    import netaddr
+else:
+    netaddr = lazy("netaddr")
 
 ROCE_V2 = "RoCE v2"
 

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import typing as t
 
-import netaddr
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.requirements import lazy
+
+if t.TYPE_CHECKING:
+    import netaddr
+else:
+    netaddr = lazy("netaddr")
+
 
 Addresses = t.Mapping[str, t.Sequence[str]]
 

@@ -15,8 +15,13 @@ import fnmatch
 import functools
 import typing as t
 
-import netaddr
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_sysfs import natural
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.requirements import lazy
+
+if t.TYPE_CHECKING:
+    import netaddr
+else:
+    netaddr = lazy("netaddr")
 
 Observation = t.Mapping[str, t.Any]
 Settings = t.Mapping[str, t.Any]
