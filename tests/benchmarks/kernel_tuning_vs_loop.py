@@ -190,7 +190,7 @@ def main() -> int:
     parser.add_argument("--ansible", type=pathlib.Path, required=True, help="the directory of ansible-playbook")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    rows = []
+    rows: list[dict[str, t.Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(options.inventory.absolute(), options.ansible.absolute(), pathlib.Path(folder))
         versions = bench.versions()
@@ -203,11 +203,11 @@ def main() -> int:
                     row = {"round": number, "contender": contender, "state": state, **bench.timed(contender)}
                     rows.append(row)
                     print(json.dumps(row), flush=True)
+            # after each round, so that one that is cut short costs only itself
+            settings = {"keys": KEYS, "rounds": number, "pipelining": True, "reload": False, "forks": 50}
+            host = "the lab: emulated virtual machines"
+            path = recorded.write("kernel_tuning_vs_loop", WHAT, settings, rows, versions, host=host)
         bench.reset(original)
-    settings = {"keys": KEYS, "rounds": options.rounds, "pipelining": True, "reload": False, "forks": 50}
-    path = recorded.write(
-        "kernel_tuning_vs_loop", WHAT, settings, rows, versions, host="the lab: emulated virtual machines"
-    )
     print(json.dumps(json.loads(path.read_text())["figures"], indent=2))
     return 0
 
