@@ -38,6 +38,8 @@ CONTROL = "control"
 NAME_S, CONNECT_S, TOOL_S = 8.0, 4.0, 12.0
 #: echo requests for loss, and seconds between them; an IP packet of 128 bytes each: 100 kbit/s
 LOSS_COUNT, LOSS_INTERVAL_S, LOSS_PACKET = 100, 0.01, 128
+#: share of lost echo requests from which bandwidth says nothing more
+LOSSY = 0.02
 #: seconds of one TCP stream, bytes of its send buffer (bounds what is still on the way at its end)
 STREAM_S, STREAM_BUFFER = 0.5, 1 << 20
 #: of the ping-pong: bytes, round trips
@@ -279,6 +281,9 @@ class Prober:
                 found["paths"][path]["loss"] = _summed(found["paths"][path].get("loss"), lost)
         for path in paths:
             cell = found["paths"][path]
+            # What loses packets when idle is slow for that reason, and takes long to show it.
+            if cell["loss"] and cell["loss"]["sent"] - cell["loss"]["received"] > LOSSY * cell["loss"]["sent"]:
+                continue
             if cell.get("tcp", {}).get("ok"):
                 cell["stream"] = _better(cell.get("stream"), self._stream(channel, path, peer))
             whole = cell.get("mtu", {}).get("received", 1)

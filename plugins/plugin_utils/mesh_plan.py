@@ -26,7 +26,7 @@ else:
     netaddr = lazy("netaddr")
 
 #: how often a suspect bandwidth is measured again
-SECOND_LOOK = 3
+SECOND_LOOK = 2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -231,6 +231,14 @@ def test_a_responder_outlives_its_starter_and_ends_when_told_or_late() -> None:
     assert not os.path.exists(f"/proc/{late['pid']}")
 
 
+def test_a_lossy_path_is_not_measured_further(node: FakeNode) -> None:
+    lossy = PING.replace("3 packets transmitted, 3 received", "100 packets transmitted, 95 received")
+    node.add_tool("ping", lossy, when="*-c 100*")
+    with responders(node) as ports:
+        cell = probe(node, plan(ports["n1"], ports["n2"])).peers["n2"]["paths"]["mlx5_0"]
+    assert cell["loss"]["received"] == 95 and not {"stream", "write"} & cell.keys()
+
+
 def test_a_second_look_keeps_the_better_of_both(node: FakeNode) -> None:
     with responders(node) as ports:
         first = probe(node, plan(ports["n1"], ports["n2"])).peers
