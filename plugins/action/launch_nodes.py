@@ -18,7 +18,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: t.Any = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
-        _, arguments = self.validate_argument_spec(
+        _unused, arguments = self.validate_argument_spec(
             argument_spec={
                 "launcher": {"type": "str", "default": ""},
                 "respect_busy": {"type": "bool", "default": True},

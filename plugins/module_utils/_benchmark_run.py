@@ -319,5 +319,5 @@ def _read(path: str) -> str:
 
 def _allow_many_files() -> None:
     """Three files a connection: a thousand nodes need more than the usual soft limit of 1,024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _unused, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

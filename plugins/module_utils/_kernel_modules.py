@@ -200,7 +200,7 @@ class KernelModules:
         A plain "blacklist" line of modprobe.d does not: it only hides aliases (modprobe.d(5)).
         """
         for word in (self._fs.read_value("/proc/cmdline") or "").split():
-            option, _, names = word.partition("=")
+            option, _unused, names = word.partition("=")
             if option == "module_blacklist" and name in names.replace("-", "_").split(","):
                 return f"/proc/cmdline: {word}"
         for path in (path for directory in _MODPROBE_D for path in self._fs.glob(directory, "*.conf")):

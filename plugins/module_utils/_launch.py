@@ -143,7 +143,9 @@ def mpirun_argv(mpi: Mpi, launch: Launch, hosts_path: str) -> list[str]:
 def _runtime_parameters(mpi: Mpi, launch: Launch) -> dict[str, str]:
     session = {"orte_tmpdir_base" if mpi.major == 4 else "prte_tmpdir_base": launch.session} if launch.session else {}
     if len(launch.hosts) == 1:
-        return session  # nothing is started elsewhere: a remote shell that was asked for, and is missing, would end mpirun
+        return (
+            session  # nothing is started elsewhere: a remote shell that was asked for, and is missing, would end mpirun
+        )
     plm = "rsh" if mpi.major == 4 else "ssh"
     parameters = {"plm": plm, f"plm_{plm}_no_tree_spawn": "1", f"plm_{plm}_num_concurrent": "128"}
     if launch.ssh:

@@ -209,7 +209,7 @@ class Lease:
 
     def _remove_tree(self) -> list[str]:
         host = self._fs.host_path(self.directory)
-        for _ in range(3):  # a process that is just dying may still write
+        for _unused in range(3):  # a process that is just dying may still write
             shutil.rmtree(host, ignore_errors=True)
             if not os.path.exists(host):
                 return []
@@ -331,7 +331,7 @@ def run_detached(argv: t.Sequence[str], environment: t.Mapping[str, str] | None 
     """Run *argv* as an orphan in a session of its own, without the caller's files: it outlives Ansible's connection."""
     child = os.fork()
     if child:
-        _, status = os.waitpid(child, 0)
+        _unused, status = os.waitpid(child, 0)
         if status:
             raise LeaseError(f"{argv[0]} could not be started")
         return

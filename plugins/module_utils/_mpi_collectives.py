@@ -130,11 +130,11 @@ class Bench:
         wrong: int | None = None
         if self._options.check and expected is not None:
             wrong = int(self._comm.allreduce(wrong_elements(result(), expected)))
-        for _ in range(self._options.warmup):
+        for _unused in range(self._options.warmup):
             call()
         times = []
         self._comm.Barrier()
-        for _ in range(self._options.iterations):
+        for _unused in range(self._options.iterations):
             began = time.perf_counter()
             call()
             times.append(time.perf_counter() - began)
@@ -183,8 +183,11 @@ class Bench:
         expected = reduced(self._typecode, count, self._options.op, self._ranks) if at_root else self._zeros(0)
         if not in_place:
             target = self._buffer(out) if at_root else None
-            call = lambda: self._comm.Reduce(self._buffer(data), target, self._op, self._root)  # noqa: E731
-            return call, (lambda: out if at_root else self._zeros(0)), expected
+            return (
+                (lambda: self._comm.Reduce(self._buffer(data), target, self._op, self._root)),
+                (lambda: out if at_root else self._zeros(0)),
+                expected,
+            )
         first = _FirstResult(data)
 
         def reduce_in_place() -> None:
@@ -214,11 +217,14 @@ class Bench:
         data, out = self._mine(count * self._ranks), self._zeros(count)
         expected = reduced(self._typecode, count, self._options.op, self._ranks, self._rank * count)
         if not in_place:
-            call = lambda: self._comm.Reduce_scatter_block(self._buffer(data), self._buffer(out), self._op)  # noqa: E731
-            return call, (lambda: out), expected
+            return (
+                (lambda: self._comm.Reduce_scatter_block(self._buffer(data), self._buffer(out), self._op)),
+                (lambda: out),
+                expected,
+            )
         first = _FirstResult(data, count)
-        call = lambda: self._comm.Reduce_scatter_block(self._mpi.IN_PLACE, self._buffer(data), self._op)  # noqa: E731
-        return first.after(call), first.get, expected
+        scatter = first.after(lambda: self._comm.Reduce_scatter_block(self._mpi.IN_PLACE, self._buffer(data), self._op))
+        return scatter, first.get, expected
 
     def _alltoall(self, count: int, in_place: bool) -> t.Any:
         data, out = self._mine(count * self._ranks), self._zeros(count * self._ranks)
@@ -256,8 +262,11 @@ class Bench:
         to, source = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
         expected = pattern(self._typecode, count, source)
         if not in_place:
-            call = lambda: self._comm.Sendrecv(self._buffer(data), to, 0, self._buffer(out), source)  # noqa: E731
-            return call, (lambda: out), expected
+            return (
+                (lambda: self._comm.Sendrecv(self._buffer(data), to, 0, self._buffer(out), source)),
+                (lambda: out),
+                expected,
+            )
         return (lambda: self._comm.Sendrecv_replace(self._buffer(data), to, 0, source)), (lambda: data), None
 
 
@@ -278,8 +287,7 @@ class _FirstResult:
         return call
 
     def get(self) -> array.array[t.Any]:
-        assert self._kept is not None
-        return self._kept
+        return t.cast("array.array[t.Any]", self._kept)
 
 
 def spread(times_us: t.Sequence[float]) -> dict[str, t.Any]:
@@ -352,28 +360,33 @@ def main(argv: t.Sequence[str]) -> int:
     return run(MPI, options)
 
 
+def _say(line: str) -> None:
+    """One line of the table, at once: a killed run keeps what it measured."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def run(mpi: t.Any, options: argparse.Namespace) -> int:
     comm = mpi.COMM_WORLD
     rank, ranks = comm.Get_rank(), comm.Get_size()
     places = comm.gather((platform.node(), os.getpid()), root=0)
     if rank == 0:
         for line in _preamble(options, places, mpi.Get_library_version().split(",")[0].strip()):
-            print(line)
-        sys.stdout.flush()
+            _say(line)
     bench = Bench(mpi, options)
     rows = []
     for size in steps(options.minimum, options.maximum, options.factor, options.step):
         row = bench.measure(size)
         rows.append(row)
         if rank == 0:
-            print(table_row(row), flush=True)
+            _say(table_row(row))
     wrong = sum(row[half]["nwrong"] or 0 for row in rows for half in ("out_of_place", "in_place"))
     values = [row[half]["bus_bw"] for row in rows for half in ("out_of_place", "in_place")]
     average = sum(values) / len(values) if values else 0.0
     if rank == 0:
-        print(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
-        print(f"# Avg bus bandwidth    : {average:g} ")
-        print(f"#\n# Collective test concluded: {options.collective}_perf", flush=True)
+        _say(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
+        _say(f"# Avg bus bandwidth    : {average:g} ")
+        _say(f"#\n# Collective test concluded: {options.collective}_perf")
         if options.report:
             with open(options.report, "w", encoding="utf-8") as file:
                 json.dump(_report(options, ranks, places, rows, wrong, average), file)

@@ -134,7 +134,9 @@ def read_rodata(host_path: str) -> bytes:
             table, size, count, names_index = _section_table(data)
             names = struct.unpack_from("<IIQQQQ", data, table + names_index * size)[4]
             for index in range(count):
-                name, _, _, _, offset, length = struct.unpack_from("<IIQQQQ", data, table + index * size)
+                name, _unused, _unused, _unused, offset, length = struct.unpack_from(
+                    "<IIQQQQ", data, table + index * size
+                )
                 if data[names + name : names + name + 8] == b".rodata\0":
                     return data[offset : offset + length]
     raise NotAnElfError("an ELF file without .rodata")

@@ -192,7 +192,7 @@ class NcclLog:
 
     def _seen_enough(self, raw: bytes) -> bool:
         """Whether a line only repeats what its host has said many times: a flood of one warning must not slow the reading down."""
-        host, _, message = raw.partition(b":")
+        host, _unused, message = raw.partition(b":")
         likeness = hash((host, message.translate(None, b"0123456789")))
         count = self._alike.get(likeness, 0)
         if count or len(self._alike) < MOST_LIKENESSES:

@@ -268,7 +268,7 @@ class Builder:
                 bundle.extractall(target, members=safe)
         except (tarfile.TarError, OSError) as error:
             raise BuildError(f"{self._wanted.source} is no archive that can be unpacked: {error}") from error
-        for folder, folders, _ in os.walk(target):
+        for folder, folders, _unused in os.walk(target):
             if "src" in folders and os.path.isfile(os.path.join(folder, "src", "Makefile")):
                 return folder
         raise BuildError(f"{self._wanted.source} holds no src/Makefile, so it is no source of nccl-tests")

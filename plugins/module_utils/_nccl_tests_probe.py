@@ -83,7 +83,7 @@ def read_program(fs: RootedFs, tools: Tools, path: str, prefix: t.Sequence[str] 
 
 def read_ports(fs: RootedFs) -> list[dict[str, t.Any]]:
     """Ports of all HCAs, without their counters."""
-    devices, _ = _rdma_sysfs.read_devices(fs, counters="none")
+    devices, _unused = _rdma_sysfs.read_devices(fs, counters="none")
     return [
         {
             "device": device["name"],

@@ -437,7 +437,7 @@ class _TextReader:
     def _test_failure(self, host: str | None, kind: str, site: tuple[str, ...], text: str) -> None:
         if host and host.isdigit():
             host = None  # a task's label of srun, not a name
-        words, _, last = text.strip().partition(" / ")
+        words, _unused, last = text.strip().partition(" / ")
         failure = {"kind": kind.lower(), "host": host, "site": ":".join(site), "text": words.strip()}
         if last.strip():
             failure["last_error"] = last.strip()

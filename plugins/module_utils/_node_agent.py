@@ -135,7 +135,7 @@ def serve(fs: RootedFs, lease: Lease, stdin: int = 0, stdout: int = 1) -> int:
     buffered = b""
     try:
         while True:
-            ready, _, _ = select.select([stdin], [], [], 1.0)
+            ready, _unused, _unused = select.select([stdin], [], [], 1.0)
             for reply in agent.finished():
                 answer(reply)
             if not ready:

@@ -52,7 +52,7 @@ def _shm(fs: RootedFs) -> dict[str, int] | None:
 
 def _interfaces(fs: RootedFs, tools: Tools) -> list[dict[str, t.Any]]:
     """kind: bridge, tun, bond, veth, wireless, physical (with a device), virtual; in the order that NCCL sees them in."""
-    addresses, _ = _netdevs.read_addresses(tools)
+    addresses, _unused = _netdevs.read_addresses(tools)
     found = []
     for name in fs.listdir(_netdevs.NET):
         base = f"{_netdevs.NET}/{name}"

@@ -69,7 +69,7 @@ class Peers:
                 break
             self.listen(0.5)
         silent = [node for node, connection in self._open.items() if connection.hello is None]
-        for node in silent + [node for node, _ in waiting]:
+        for node in silent + [node for node, _unused in waiting]:
             self._lose(node, f"no answer over ssh within {timeout_s:.0f} s")
 
     def _start(self, node: str, argv: t.Sequence[str]) -> None:
@@ -80,9 +80,9 @@ class Peers:
             return
         connection = self._open[node] = _Connection(node, process)
         for stream, read in ((process.stdout, self._read_answers), (process.stderr, self._read_stderr)):
-            assert stream is not None
-            os.set_blocking(stream.fileno(), False)
-            self._selector.register(stream, selectors.EVENT_READ, (connection, read))
+            pipe = t.cast("t.IO[bytes]", stream)
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, selectors.EVENT_READ, (connection, read))
 
     @property
     def nodes(self) -> list[str]:
@@ -124,10 +124,10 @@ class Peers:
         return self._answers.get(number, {}).keys()
 
     def _send(self, connection: _Connection, line: bytes) -> None:
-        assert connection.process.stdin is not None
+        stdin = t.cast("t.IO[bytes]", connection.process.stdin)
         try:
-            connection.process.stdin.write(line)
-            connection.process.stdin.flush()
+            stdin.write(line)
+            stdin.flush()
         except OSError:
             self._lose(connection.node, "its connection broke")
 
@@ -135,7 +135,7 @@ class Peers:
         """Take in what the agents say, for *seconds* at most: returns as soon as something came."""
         for answer in self._local.finished():
             self._file(self._here, answer)
-        for key, _ in self._selector.select(seconds):
+        for key, _unused in self._selector.select(seconds):
             connection, read = key.data
             data = os.read(key.fd, 65536)
             if data:

@@ -224,7 +224,7 @@ class Prober:
         """{gbs, size, count, problem}: short first, and longer where that was too short to count."""
         result: dict[str, t.Any] = {}
         size, count = WRITE_SIZE, WRITE_COUNT
-        for _ in range(2):
+        for _unused in range(2):
             done, problem = self._run_pair(channel, _probe_rdma.WRITE_BW, rail, peer, size, count, TOOL_S)
             gbs = _probe_rdma.write_gbs(done.stdout) if done is not None else None
             if gbs is None:
@@ -339,7 +339,7 @@ def _mtu(tools: Tools, netdev: str) -> int:
 def _clock(channel: Channel) -> dict[str, float]:
     """How far the peer's clock is before this one's, in seconds, and how wrong that may be: half of the round trip."""
     answers = []
-    for _ in range(3):
+    for _unused in range(3):
         sent = time.time()
         began = time.monotonic()
         theirs = float(channel.ask("hello", CONNECT_S)["time"])

@@ -65,10 +65,10 @@ class Responder:
         """Answer until the end; then end every server. Connections die with the process."""
         try:
             while time.monotonic() < self._ends:
-                ready, _, _ = select.select([self._listener], [], [], 1.0)
+                ready, _unused, _unused = select.select([self._listener], [], [], 1.0)
                 if ready and self._slots.acquire(timeout=1.0):
                     with contextlib.suppress(OSError):
-                        connected, _ = self._listener.accept()
+                        connected, _unused = self._listener.accept()
                         threading.Thread(target=self._attend, args=(connected,), daemon=True).start()
                         continue
                     self._slots.release()

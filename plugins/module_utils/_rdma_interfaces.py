@@ -14,7 +14,7 @@ def rdma_interfaces(fs: RootedFs) -> list[str]:
 
     InfiniBand ports are left out: IPoIB resolves addresses by the subnet manager's rules, not by ARP flux settings.
     """
-    devices, _ = read_devices(fs, counters="none")
+    devices, _unused = read_devices(fs, counters="none")
     ports = [port for device in devices for port in device["ports"] if port["link_layer"] == "Ethernet"]
     names = {port["netdev"] for port in ports} | {gid["netdev"] for port in ports for gid in port["gids"]}
     return sorted(names - {""}, key=natural)

@@ -46,7 +46,7 @@ def _ibv_devinfo(done: Completed) -> dict[str, t.Any]:
         "devices": [hca.get("hca_id") for hca in found["hcas"]],
         "ports": {
             f"{hca.get('hca_id')}/{port.get('port')}": {
-                "state": str(port.get("state", "")).replace("PORT_", "").split(" ")[0] or None,
+                "state": str(port.get("state", "")).replace("PORT_", "").partition(" ")[0] or None,
                 "active_mtu": port.get("active_mtu"),
                 "max_mtu": port.get("max_mtu"),
             }

@@ -63,9 +63,7 @@ def _self_and_ancestors(fs: RootedFs) -> set[int]:
     return spared
 
 
-def end_all(
-    fs: RootedFs, run_id: str, directory: str, with_services: bool = True, grace_s: float = 3.0
-) -> list[int]:
+def end_all(fs: RootedFs, run_id: str, directory: str, with_services: bool = True, grace_s: float = 3.0) -> list[int]:
     """SIGTERM every process of the run, SIGKILL what is left after *grace_s* seconds; returns the ids that were signalled.
 
     Looks again until nothing is found, because a process may fork between the look and the signal.

@@ -266,7 +266,7 @@ class Sysctl:
             return None
         if parts[4] not in _MAXIMUM_OF_ALL:
             return None
-        of_all, _ = self._read("/".join([*parts[:3], "all", parts[4]]))
+        of_all, _unused = self._read("/".join([*parts[:3], "all", parts[4]]))
         try:
             return of_all if of_all is not None and int(of_all) > int(value) else None
         except ValueError:

@@ -126,7 +126,7 @@ def _networkd(fs: RootedFs) -> Setter:
     for path in (chosen[name] for name in sorted(chosen, reverse=True)):
         section, interfaces, line, value = "", [], 0, None
         for number, raw in enumerate(fs.read_lines(path), 1):
-            option, _, said = (part.strip() for part in raw.partition("="))
+            option, _unused, said = (part.strip() for part in raw.partition("="))
             if option.startswith("["):
                 section = option.strip("[]")
             elif section == "Match" and option == "Name":
@@ -228,7 +228,7 @@ def _tuned_section(lines: t.Iterable[str], path: str) -> list[Assignment]:
         if line.startswith("["):
             section = line.strip("[]").strip().lower()
         elif section == "sysctl" and "=" in line and line[0] not in "#;":
-            name, _, value = line.partition("=")
+            name, _unused, value = line.partition("=")
             value = value.strip().strip("\"'").lstrip("<>=").strip()
             if value and "$" not in value and name.strip() not in ("type", "devices", "replace", "enabled"):
                 found.append(Assignment(proc_name(name), value, path, number))

@@ -73,9 +73,9 @@ def find_culprits(cells: t.Mapping[Cell, bool]) -> Verdict:
 
 def _is_everyone(cells: t.Mapping[Cell, bool], names: t.Sequence[str]) -> bool:
     """Whether for most nodes nothing goes out, or nothing comes in."""
-    good_out = {one for (one, _), works in cells.items() if works}
-    good_in = {other for (_, other), works in cells.items() if works}
-    probers, probed = {one for one, _ in cells}, {other for _, other in cells}
+    good_out = {one for (one, _unused), works in cells.items() if works}
+    good_in = {other for (_unused, other), works in cells.items() if works}
+    probers, probed = {one for one, _unused in cells}, {other for _unused, other in cells}
     return len(probers - good_out) * 2 > len(names) or len(probed - good_in) * 2 > len(names)
 
 

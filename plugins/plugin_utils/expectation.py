@@ -195,8 +195,8 @@ def _rates(node: t.Mapping[str, t.Any], rail: str) -> list[float]:
     ]
     chosen = [float(port["rate_gbps"]) for name, port in ports if name == rail]
     if rail and not chosen:
-        return [min(float(port["rate_gbps"]) for _, port in ports)] if ports else []
-    return chosen or [float(port["rate_gbps"]) for _, port in ports]
+        return [min(float(port["rate_gbps"]) for _unused, port in ports)] if ports else []
+    return chosen or [float(port["rate_gbps"]) for _unused, port in ports]
 
 
 def _nvlink(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> tuple[float | None, str]:

@@ -102,7 +102,7 @@ def _what_it_hits(rule: t.Mapping[str, t.Any], first: int, last: int) -> str:
 
 
 def _list_command(where: str) -> str:
-    kind, _, rest = where.partition(" ")
+    kind, _unused, rest = where.partition(" ")
     return f"nft list chain {rest}" if kind == "nft" else f"iptables -S {rest}"
 
 

@@ -174,7 +174,7 @@ def _interfaces(facts: Variables) -> t.Iterator[tuple[str, ipaddress.IPv4Interfa
 
 
 def _global_addresses(facts: Variables) -> list[str]:
-    return [str(interface.ip) for _, interface in _interfaces(facts)]
+    return [str(interface.ip) for _unused, interface in _interfaces(facts)]
 
 
 def networks_of(facts: Variables) -> dict[str, str]:
@@ -190,13 +190,13 @@ def _shared_networks(every: t.Sequence[Variables]) -> list[str]:
     facts = [facts_of(variables) for variables in every]
     members: dict[str, set[tuple[str, str]]] = {}
     for number, each in enumerate(facts):
-        for _, interface in _interfaces(each):
+        for _unused, interface in _interfaces(each):
             machine = str(each.get("boot_id") or number)
             members.setdefault(str(interface.network), set()).add((machine, str(interface.ip)))
     meeting = {
-        network: len({address for _, address in found})
+        network: len({address for _unused, address in found})
         for network, found in members.items()
-        if len({address for _, address in found}) >= len({machine for machine, _ in found}) > 1
+        if len({address for _unused, address in found}) >= len({machine for machine, _unused in found}) > 1
     }
     return sorted(meeting, key=lambda network: -meeting[network])
 
@@ -212,7 +212,7 @@ def control_address(facts: Variables, wanted: str, ansible_host: str, shared: t.
         return wanted if wanted in own else ""
     if ansible_host in own:
         return ansible_host
-    by_network = {str(interface.network): str(interface.ip) for _, interface in _interfaces(facts)}
+    by_network = {str(interface.network): str(interface.ip) for _unused, interface in _interfaces(facts)}
     meeting = next((by_network[network] for network in shared if network in by_network), "")
     return meeting or (own[0] if len(own) == 1 else "")
 

@@ -157,9 +157,10 @@ def _judge_latency(path: Path, thresholds: Thresholds) -> None:
     usual = usual_best(quick)
     if usual is None:
         return
-    path.usual["rtt_ms"] = -usual
+    usual_ms = abs(usual)
+    path.usual["rtt_ms"] = usual_ms
     for at, ms in path.numbers["rtt_ms"].items():
-        path.tests["latency"][at] = ms <= -usual * thresholds.latency_ratio + JITTER_MS
+        path.tests["latency"][at] = ms <= usual_ms * thresholds.latency_ratio + JITTER_MS
 
 
 def usual_best(values: t.Mapping[Cell, float]) -> float | None:

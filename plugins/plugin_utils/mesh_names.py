@@ -91,7 +91,7 @@ def _unknown(known: t.Mapping[Cell, bool], meshes: t.Mapping[str, Mesh]) -> list
             cause=said,
             fix=fix,
         )
-        for one, other, _ in verdict.pairs
+        for one, other, _unused in verdict.pairs
     ]
     return findings
 
@@ -154,9 +154,10 @@ def judge_clocks(meshes: t.Mapping[str, Mesh], limit_s: float) -> list[Finding]:
     middle = statistics.median(ahead.values())
     off = {node: seconds - middle for node, seconds in ahead.items() if abs(seconds - middle) > limit_s}
     if len(ahead) == 2:
-        (one, first), (other, second) = ahead.items()
-        off = {"": second - first} if abs(second - first) > limit_s else {}
-        told = f"{other} is {second - first:+.3f} s before {one}; with two nodes it cannot be told which one is wrong"
+        one, other = ahead
+        between = ahead[other] - ahead[one]
+        off = {"": between} if abs(between) > limit_s else {}
+        told = f"{other} is {between:+.3f} s before {one}; with two nodes it cannot be told which one is wrong"
     return [
         Finding(
             id="clock_skew",

@@ -196,7 +196,7 @@ def _shared_networks(candidates: t.Sequence[Candidate]) -> dict[str, dict[str, d
                 members[network].append((candidate, netdev))
     found: dict[str, dict[str, dict[str, t.Any]]] = {c.node.name: {} for c in candidates}
     for network, having in members.items():
-        addresses = {c.node.name: _address_in(c, network) for c, _ in having}
+        addresses = {c.node.name: _address_in(c, network) for c, _unused in having}
         # One address on several nodes is that of a NAT or a bridge of each, and no way between them.
         if len(having) > 1 and len(set(addresses.values())) == len(having):
             for candidate, netdev in having:

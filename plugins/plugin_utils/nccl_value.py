@@ -138,8 +138,7 @@ def _check_integer(variable: Variable, text: str, version: Version) -> Flaw | No
     flaw = _check_number(text, version, expected)
     if flaw:
         return dataclasses.replace(flaw, fix="") if text.isalpha() else flaw
-    value = nccl_integer(text)
-    assert value is not None
+    value = t.cast(int, nccl_integer(text))
     if (low is not None and value < low) or (high is not None and value > high):
         return Flaw("range", f"{text} is out of range, and NCCL does not say so", expected)
     step = variable.entry.get("multiple_of")

@@ -104,9 +104,8 @@ def _gid_advice(work: Work) -> str:
 
 def _traffic_class(work: Work, name: str, value: str) -> str | None:
     number, verified = nccl_integer(value), work.node.traffic_class
-    if number in (None, -1) or number == verified or work.is_pointless(work.catalogue.variables[name]):
+    if number is None or number in (-1, verified) or work.is_pointless(work.catalogue.variables[name]):
         return value
-    assert number is not None
     found = "no QoS was verified on this node" if verified is None else f"the QoS verified on this node is {verified}"
     work.finding(
         "nccl_traffic_class_unverified",

@@ -92,7 +92,7 @@ def _prove_mpi(raw: t.Mapping[str, t.Any], rows: t.Sequence[t.Mapping[str, t.Any
         )
     proven = ""
     if seen and needed and set(seen) == set(raw["nodes"]):
-        if all(rdma >= ENOUGH * needed for _, rdma in seen.values()):
+        if all(rdma >= ENOUGH * needed for _unused, rdma in seen.values()):
             proven = "rdma"
         elif all(ethernet >= ENOUGH * needed and rdma < ENOUGH * needed / 2 for ethernet, rdma in seen.values()):
             proven = "tcp"

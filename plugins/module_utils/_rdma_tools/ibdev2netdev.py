@@ -42,8 +42,8 @@ def _entry(line: str) -> dict[str, t.Any] | None:
         "netdev_state": netdev.group(2) or "",
     }
     if verbose:
-        device, _, part = verbose.group(3).partition(" - ")
-        name, _, fw = verbose.group(4).rpartition(" fw ")
+        device, _unused, part = verbose.group(3).partition(" - ")
+        name, _unused, fw = verbose.group(4).rpartition(" fw ")
         entry.update(
             pci=verbose.group(1),
             device=device.strip(),

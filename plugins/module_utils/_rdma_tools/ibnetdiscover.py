@@ -48,7 +48,7 @@ def _ports_line(match: re.Match[str]) -> dict[str, t.Any]:
     """One line of `-p`; a port without a peer has only its own name at the end."""
     kind, lid, port, guid, width, speed, rest = match.groups()
     peer = _PEER.match(rest)
-    own, _, other = peer.group(5).partition("' - '") if peer else (rest, "", "")
+    own, _unused, other = peer.group(5).partition("' - '") if peer else (rest, "", "")
     return {
         "node": own.strip(" '"),
         "node_type": _KINDS.get(kind, kind),

@@ -152,7 +152,7 @@ class _Reader:
 
     def names(self) -> list[str]:
         """The names of CAs in their order; single words in the midst of other programs' lines are none of `ibstat -l`."""
-        listed = sum(alone for _, alone in self._names) >= self._strange
+        listed = sum(alone for _unused, alone in self._names) >= self._strange
         for name, alone in self._names:
             if alone and not listed:
                 self.left.add(name)

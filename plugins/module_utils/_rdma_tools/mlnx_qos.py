@@ -73,7 +73,7 @@ class _Reader:
         if line.startswith("PFC configuration"):
             self._priorities = list(range(8))
             return True
-        word, _, rest = line.partition(" ") if " " in line else line.partition("\t")
+        word, _unused, rest = line.partition(" ") if " " in line else line.partition("\t")
         if self._priorities is None or word not in ("priority", "enabled", "buffer"):
             return False
         row = _numbers(rest)
@@ -121,7 +121,7 @@ class _Reader:
         elif key in ("Priority trust state", "Priority trust mode"):
             self.found["trust"] = value
         elif key.startswith("Receive buffer size"):
-            sizes, _, most = value.partition("max_buffer_size=")
+            sizes, _unused, most = value.partition("max_buffer_size=")
             self.found["buffer_sizes"] = _numbers(sizes.partition("total_size=")[0])
             self.found["max_buffer_size"] = number(most) if most else None
         elif key == "default priority":

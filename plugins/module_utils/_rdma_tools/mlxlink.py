@@ -79,7 +79,7 @@ def _sections_of_text(text: str, left: Leftovers) -> dict[str, dict[str, str]]:
         if framed or (not colon and number + 1 < len(lines) and _UNDERLINE.match(lines[number + 1])):
             title = framed.group(1) if framed else line
         elif colon or ":" in line:
-            key, _, value = (key, colon, value) if colon else line.partition(":")
+            key, _unused, value = (key, colon, value) if colon else line.partition(":")
             sections.setdefault(title, {}).setdefault(key.strip(), value.strip())
         elif line.endswith("Info"):
             title = line

@@ -156,11 +156,11 @@ def _known_labels(lines: t.Sequence[str], anchor: re.Pattern[str]) -> _Labels:
         if match is None or not line[: match.start()].strip():
             continue
         labels = _labels(line, match.start())
-        behind = sum(len(literal) for _, literal in labels)
+        behind = sum(len(literal) for _unused, literal in labels)
         if (
             not labels
             or line[behind : match.start()].strip()
-            or any(literal.strip() in _NO_HOST for _, literal in labels)
+            or any(literal.strip() in _NO_HOST for _unused, literal in labels)
         ):
             continue
         depth = max(depth, len(labels))

@@ -153,7 +153,9 @@ class MPI:
         return "Example MPI v1.0, built by nobody"
 
 
-def play(arguments: list[str], ranks: int, spoil: t.Callable[[array.array[t.Any]], None] | None = None) -> tuple[int, str]:
+def play(
+    arguments: list[str], ranks: int, spoil: t.Callable[[array.array[t.Any]], None] | None = None
+) -> tuple[int, str]:
     """Run the program on *ranks* threads: (exit status of rank 0, what was printed)."""
     world = World(ranks, spoil)
     options = mpi.parser().parse_args(arguments)

@@ -17,7 +17,8 @@ def example_record(**changes: t.Any) -> dict[str, t.Any]:
     """run.json of two nodes, one of them faulty, after one all_reduce over MPI."""
     same = {"dtype": "float", "redop": "sum", "root": -1, "in_place": None}
     rows = [
-        {"size_bytes": size, "count": size // 4, "out_of_place": half(size / 1e9), **same} for size in (1 << 10, 1 << 20)
+        {"size_bytes": size, "count": size // 4, "out_of_place": half(size / 1e9), **same}
+        for size in (1 << 10, 1 << 20)
     ]
     run = {
         "backend": "mpi", "launcher": "mpirun", "collective": "all_reduce", "stage": "cluster", "nodes": ["n1", "n2"], "ranks": 2,

@@ -103,7 +103,15 @@ def test_the_exit_status_alone_says_nothing(result: dict[str, t.Any], failure: s
 
 def test_a_report_is_read_before_the_text_and_only_if_it_is_whole() -> None:
     half = {"time": 5.123456, "alg_bw": 1.5, "bus_bw": 1.5, "nwrong": 0}
-    entry = {"size": 1 << 20, "count": 1 << 18, "type": "float", "redop": "sum", "root": "-1", "out_of_place": half, "in_place": half}
+    entry = {
+        "size": 1 << 20,
+        "count": 1 << 18,
+        "type": "float",
+        "redop": "sum",
+        "root": "-1",
+        "out_of_place": half,
+        "in_place": half,
+    }
     report = {"version": 3, "config": {}, "devices": [], "results": [entry, {**entry, "size": 1 << 30}]}
     run = shape_run(raw(WHOLE, report=report), NAMES)
     assert run["rows"][0]["out_of_place"]["time_us"] == 5.123456
@@ -137,7 +145,9 @@ def delta(ethernet: float = 0.0, data: float = 0.0, packets: int = 0) -> dict[st
 def mpi(claim: str, first: dict[str, t.Any], second: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
     deltas = {"n1": first, "n2": second or first}
     interfaces = {"n1": ["eth1"], "n2": ["eth1"]}
-    return shape_run(raw(WHOLE, backend="mpi", claim=claim, deltas=deltas, interfaces=interfaces, stderr=SELECTED), NAMES)
+    return shape_run(
+        raw(WHOLE, backend="mpi", claim=claim, deltas=deltas, interfaces=interfaces, stderr=SELECTED), NAMES
+    )
 
 
 SELECTED = "[n1:1] select: component ob1 selected\n"
@@ -206,7 +216,9 @@ def test_no_log_proves_nothing() -> None:
 # ---- expectations
 
 
-def judged(busbw: float, settings: dict[str, t.Any] | None = None, size: int = 8 << 30, **more: t.Any) -> tuple[str, str]:
+def judged(
+    busbw: float, settings: dict[str, t.Any] | None = None, size: int = 8 << 30, **more: t.Any
+) -> tuple[str, str]:
     run = shape_run(raw(HEAD + line(size, busbw) + FOOT, **more), NAMES)
     run["transport"] = {"claimed": "IB", "proven": "IB", "evidence": []}
     verdicts, _ = judge_busbw([run], settings or {}, NODES)
@@ -228,7 +240,10 @@ def test_the_user_s_own_numbers_come_first() -> None:
     assert judged(60.0, {"nccl_tests_tolerated_share": 0.5})[0] == "pass"
     told = [{"collective": "all_gather", "busbw_gbs": 200}, {"stage": "cluster", "min_bytes": "1G", "busbw_gbs": 61}]
     assert judged(60.0, {"nccl_tests_expect": told})[0] == "pass"
-    assert judged(50.0, {"nccl_tests_expect": told}) == ("fail", "50 GB/s, 82% of the 61 GB/s expected (nccl_tests_expect)")
+    assert judged(50.0, {"nccl_tests_expect": told}) == (
+        "fail",
+        "50 GB/s, 82% of the 61 GB/s expected (nccl_tests_expect)",
+    )
 
 
 def test_small_sizes_are_held_against_time() -> None:
@@ -238,7 +253,9 @@ def test_small_sizes_are_held_against_time() -> None:
 
 
 def test_a_size_of_nothing_passes_and_wrong_data_never_do() -> None:
-    run = shape_run(raw(HEAD + "  0  0  float  none  -1  9.1 0.00 0.00 0  9.0 0.00 0.00 0\n" + line(64, 0.01, "5") + FOOT), NAMES)
+    run = shape_run(
+        raw(HEAD + "  0  0  float  none  -1  9.1 0.00 0.00 0  9.0 0.00 0.00 0\n" + line(64, 0.01, "5") + FOOT), NAMES
+    )
     verdicts, _ = judge_busbw([run], {}, NODES)
     assert [verdict["status"] for verdict in verdicts] == ["pass", "fail"]
 
@@ -263,7 +280,9 @@ def test_a_baseline_replaces_what_is_computed(tmp_path: pathlib.Path) -> None:
 
 def test_who_was_left_out_is_said() -> None:
     left_out = [{"node": "n3", "why": "it is busy: Slurm job(s) 7"}, {"node": "n4", "why": "mpirun is not installed"}]
-    _, findings = judge_busbw([], {}, {}, left_out, "a benchmark of the network needs two nodes, and only n1 can take part")
+    _, findings = judge_busbw(
+        [], {}, {}, left_out, "a benchmark of the network needs two nodes, and only n1 can take part"
+    )
     assert [(f.id, f.severity, f.node) for f in findings] == [
         ("node_not_measured", "notice", "n3"),
         ("node_not_measured", "error", "n4"),
@@ -272,7 +291,9 @@ def test_who_was_left_out_is_said() -> None:
 
 
 @given(st.integers(1, 1 << 40), st.integers(2, 4096), st.floats(0.01, 4000), st.floats(1, 1e5))
-def test_expected_busbw_grows_with_size_and_stays_below_its_peak(size: int, ranks: int, peak: float, latency: float) -> None:
+def test_expected_busbw_grows_with_size_and_stays_below_its_peak(
+    size: int, ranks: int, peak: float, latency: float
+) -> None:
     expected = expectation.Expectation(peak * 2, peak, latency, "")
     smaller, larger = (expected.busbw_gbs("all_reduce", bytes_, ranks) or 0.0 for bytes_ in (size, 2 * size))
     assert 0.0 < smaller <= larger <= peak * (1 + 1e-9)
@@ -320,4 +341,6 @@ def test_published_figures_are_a_cross_check(busbw: float, found: bool) -> None:
 
 def test_published_figures_have_sources() -> None:
     figures = json.loads((expectation.DATA / "published_busbw.json").read_text())["figures"]
-    assert figures and all(figure["source"] and figure["busbw_gbs"] > 0 and figure["min_bytes"] >= 1 << 30 for figure in figures)
+    assert figures and all(
+        figure["source"] and figure["busbw_gbs"] > 0 and figure["min_bytes"] >= 1 << 30 for figure in figures
+    )

@@ -164,9 +164,7 @@ def settings(**more: t.Any) -> dict[str, t.Any]:
 
 
 def planned(nodes: list[NodeMeans], machines: int | None = None, **more: t.Any) -> nccl_tests_plan.Plan:
-    return nccl_tests_plan.plan(
-        nodes, nodes[0].name, machines or len(nodes), settings(**more), ["192.0.2.0/24"]
-    )
+    return nccl_tests_plan.plan(nodes, nodes[0].name, machines or len(nodes), settings(**more), ["192.0.2.0/24"])
 
 
 def test_without_gpus_the_network_is_measured_with_mpi() -> None:

@@ -40,7 +40,9 @@ def test_the_space_holds_what_this_nccl_knows_and_nccl_itself_would_accept() -> 
     assert names == ["NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "NCCL_BUFFSIZE"]
     assert "NCCL_BUFFSIZE" not in [k.name for k in space_for("socket", "2.28.9").knobs]
     assert len(SOCKET.points()) >= 90
-    assert all(int(p.get("NCCL_SOCKET_NTHREADS", 1)) * int(p.get("NCCL_NSOCKS_PERTHREAD", 1)) <= 64 for p in SOCKET.points())
+    assert all(
+        int(p.get("NCCL_SOCKET_NTHREADS", 1)) * int(p.get("NCCL_NSOCKS_PERTHREAD", 1)) <= 64 for p in SOCKET.points()
+    )
     with pytest.raises(ValueError, match="carrier pigeon"):
         space_for("carrier pigeon", "2.28.9")
 
