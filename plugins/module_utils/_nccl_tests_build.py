@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -14,8 +15,6 @@ import shutil
 import tarfile
 import tempfile
 import typing as t
-import urllib.error
-import urllib.request
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Completed, Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
@@ -32,6 +31,10 @@ MPI_PLACES = (
 #: NCCL as a Python package has no libnccl.so, which the linker looks for
 PYTHON_NCCL = "import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])"
 BUILD_TIMEOUT_S = 1800.0
+
+
+#: opens an URL for reading; Ansible's own, which knows proxies and certificates, is the module's to give
+OpenUrl = t.Callable[[str], t.Any]
 
 
 class BuildError(Exception):
@@ -76,8 +79,9 @@ class Wanted:
 class Builder:
     """One build directory: <directory>/build is what programs are run from, <directory>/gpufabric-build.json how it was made."""
 
-    def __init__(self, fs: RootedFs, tools: Tools, wanted: Wanted) -> None:
+    def __init__(self, fs: RootedFs, tools: Tools, wanted: Wanted, open_url: OpenUrl) -> None:
         self._fs = fs
+        self._open_url = open_url
         self._tools = tools
         self._wanted = wanted
         self.programs = f"{wanted.directory}/build"
@@ -251,9 +255,9 @@ class Builder:
     def _download(self, work: str) -> str:
         path = os.path.join(work, os.path.basename(self._wanted.source))
         try:
-            with urllib.request.urlopen(self._wanted.source, timeout=60) as answer, open(path, "wb") as file:
+            with contextlib.closing(self._open_url(self._wanted.source)) as answer, open(path, "wb") as file:
                 shutil.copyfileobj(answer, file)
-        except (urllib.error.URLError, OSError) as error:
+        except (ValueError, OSError) as error:  # an URL that is none; and all that a network can answer
             raise BuildError(f"{self._wanted.source} cannot be downloaded: {error}") from error
         return path
 

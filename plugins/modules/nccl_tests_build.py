@@ -82,6 +82,7 @@ toolchain:
 import sys
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.urls import open_url
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_build import Builder, BuildError, Wanted
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
@@ -104,7 +105,7 @@ def main() -> None:
     )
     given = {**module.params, "architectures": tuple(module.params["architectures"])}
     fs = RootedFs("/")
-    builder = Builder(fs, Tools(fs), Wanted(python=sys.executable, **given))
+    builder = Builder(fs, Tools(fs), Wanted(python=sys.executable, **given), lambda url: open_url(url, timeout=60))
     try:
         chain = builder.toolchain()
         identity = builder.identity(chain)

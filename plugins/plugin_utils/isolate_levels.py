@@ -74,8 +74,8 @@ def slow_paths(state: State) -> dict[Pair, float]:
     if len(levels) < 2:
         return {}
     middle = statistics.median(levels.values())
-    bar = math.log1p(-state.settings.tolerance)
-    return {cell: level - middle for cell, level in levels.items() if level - middle <= bar}
+    slowest = math.log1p(-state.settings.tolerance)
+    return {cell: level - middle for cell, level in levels.items() if level - middle <= slowest}
 
 
 def fleet_level(state: State) -> float | None:

@@ -134,13 +134,13 @@ def _subjects(state: State, name: str) -> list[dict[str, t.Any]]:
         lost = middle + math.log(pair_statistics.FAILED_RATIO)
         shift = _mean_log(own[name], lost) - middle
         error = state.noise.sigma * math.sqrt(1 / len(own[name]) + 1 / len(speeds))
-        bar = pair_statistics.log_fault(state.settings.bars) / 2
+        half_fault = pair_statistics.log_fault(state.settings.bars) / 2
         found.append(
             {
                 "subject": subject,
                 "ratio": round(math.exp(shift), 4),
                 "runs": len(own[name]),
-                "slow": shift <= -bar and shift <= -SURE * error,
+                "slow": shift <= -half_fault and shift <= -SURE * error,
             }
         )
     return found

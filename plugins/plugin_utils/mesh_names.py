@@ -154,7 +154,7 @@ def judge_clocks(meshes: t.Mapping[str, Mesh], limit_s: float) -> list[Finding]:
     middle = statistics.median(ahead.values())
     off = {node: seconds - middle for node, seconds in ahead.items() if abs(seconds - middle) > limit_s}
     if len(ahead) == 2:
-        one, other = ahead
+        one, other = list(ahead)
         between = ahead[other] - ahead[one]
         off = {"": between} if abs(between) > limit_s else {}
         told = f"{other} is {between:+.3f} s before {one}; with two nodes it cannot be told which one is wrong"
