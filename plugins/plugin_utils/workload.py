@@ -194,7 +194,8 @@ def _fsdp2(made: t.Sequence[Parameter], strategy: Strategy) -> list[Message]:
     for unit in units:
         _one_dtype([p for p in unit.members if p.trainable], "FSDP2 wants the trainable parameters of a layer")
     sent = _sharded(units, strategy, gathered, reduced)
-    return sent + ([_shard(strategy, "all_reduce", 4, "step")] if strategy.clip else [])
+    norms = sum(_item(parameter, None) for parameter in made if parameter.trainable)
+    return sent + ([_shard(strategy, "all_reduce", norms, "step")] if strategy.clip else [])
 
 
 def _one_dtype(members: t.Sequence[Parameter], who: str) -> None:

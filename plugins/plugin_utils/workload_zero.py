@@ -23,8 +23,11 @@ REUSE = 1_000_000_000
 LIVE = 1_000_000_000
 """stage3_prefetch_bucket_size, stage3_max_reuse_distance and stage3_max_live_parameters, in elements."""
 
-SCALAR = 4
+NORM = {"zero1": 4, "zero2": 4, "zero3": 8}
 """Bytes of the gradient norm."""
+
+OVERFLOW = 1
+"""Bytes that say whether a half-precision gradient overflowed, in stages 1 and 2."""
 
 
 def zero_messages(made: t.Sequence[Parameter], strategy: Strategy) -> list[Message]:
@@ -41,9 +44,15 @@ def zero_messages(made: t.Sequence[Parameter], strategy: Strategy) -> list[Messa
     flat = _up(sum(parameter.count for parameter in trained), ALIGNMENT * strategy.ranks)
     return [
         *reductions * times,
-        world(strategy, "all_reduce", SCALAR, "step"),
+        *_checks(strategy, item),
         world(strategy, "all_gather", flat * item, "step"),
     ]
+
+
+def _checks(strategy: Strategy, item: int) -> list[Message]:
+    """The small messages between the gradients and the update."""
+    overflow = [OVERFLOW] if item < ITEM_BYTES["float32"] and strategy.kind != "zero3" else []
+    return [world(strategy, "all_reduce", size, "step") for size in [*overflow, NORM[strategy.kind]]]
 
 
 def _up(count: int, unit: int) -> int:
@@ -77,8 +86,8 @@ def _stage3(
         for bucket in _buckets(trained, strategy.zero_bucket)
     ]
     kept = [parameter for parameter in made if parameter.count <= strategy.persistence]
-    sent = (gathers + scatters) * strategy.accumulation + [world(strategy, "all_reduce", SCALAR, "step")]
-    return sent + ([world(strategy, "all_gather", padded(kept), "step")] if kept else [])
+    sent = (gathers + scatters) * strategy.accumulation + _checks(strategy, item)
+    return sent + [world(strategy, "all_gather", padded([parameter]), "step") for parameter in kept]
 
 
 def _gathers(made: t.Sequence[Parameter], persistence: int) -> list[tuple[str, list[Parameter]]]:
@@ -125,7 +134,10 @@ def _uses(made: t.Sequence[Parameter], persistence: int) -> list[tuple[str, list
     forward = list(modules.values())
     first = min((parameter.layer for parameter in made if parameter.trainable), default=ROOT)
     seen = next((k for k, members in enumerate(forward) if members[0].layer >= first), 0)
-    return [("forward", members) for members in forward] + [("backward", members) for members in forward[seen:][::-1]]
+    whole: list[Parameter] = []  # the model itself, which has no parameters of its own and comes first
+    return [("forward", members) for members in [whole, *forward]] + [
+        ("backward", members) for members in forward[seen:][::-1]
+    ]
 
 
 def _names_within(uses: t.Sequence[tuple[str, list[Parameter]]], distance: int) -> set[str]:

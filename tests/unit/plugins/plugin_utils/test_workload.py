@@ -118,6 +118,11 @@ def test_keeping_layers_gathered_saves_the_backward_gathers_and_micro_batches_mu
     assert workload.step_messages(SMALL, Strategy("fsdp2", ranks=2, accumulation=3)) == once * 3
 
 
+def test_clipping_sends_the_norm_of_every_gradient() -> None:
+    sent = workload.step_messages(SMALL, Strategy("fsdp2", ranks=2, clip=True), mp.Lora(rank=4))
+    assert sizes(sent, "all_reduce", "step") == [4 * 8]
+
+
 def test_fsdp1_reduces_frozen_weights_too_unless_adapters_are_units_of_their_own() -> None:
     lora = mp.Lora(rank=4)
     whole = workload.step_messages(SMALL, Strategy("fsdp", ranks=2), lora)
