@@ -14,6 +14,12 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.isolate_levels i
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.isolate_stages import ALONE_RUNS, STAGES
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.isolate_state import State
 
+KNOWN_GOOD = 0.01
+"""How often a slow node may pass for a known-good partner: an accusation wants two, so their errors multiply."""
+
+SMALL_FLEET = 10
+"""How many times likelier a slow node may be missed where a small fleet's noise stays uncertain: else it takes too long."""
+
 
 def conclude(state: State) -> State:
     """Draw what can be drawn from the rows so far: called after each step."""
@@ -54,26 +60,29 @@ def _judge_pairs(state: State, blocks: t.Sequence[str]) -> State:
     noise = state.noise
     if noise is None or not noise.settled:
         noise = pair_statistics.estimate_noise(list(state.runs.values()), bars)
+    missed = bars.missed_fault * (1 if noise.settled else SMALL_FLEET)
     totals = {**state.totals, **{block: pair_statistics.pair_totals(state.runs.get(block, ())) for block in blocks}}
+    doubted = {name for name in state.nodes if state.status.get(name, "suspect") == "suspect"}
     weighings = {
         **state.weighings,
-        **{block: slow_nodes.weigh(totals[block], _noise_of(state, block, noise)) for block in blocks},
+        **{block: slow_nodes.weigh(totals[block], _noise_of(state, block, noise), doubted) for block in blocks},
     }
     state = dataclasses.replace(state, noise=noise, totals=totals, weighings=weighings)
     status = dict(state.status)
+    partners: set[str] = set()
     for block in blocks:
         for name in state.alive(block):
             if status.get(name, "suspect") == "suspect":
-                good = slow_nodes.is_healthy(name, weighings[block], bars)
-                status[name] = "good" if good else "suspect"
-    good_nodes = {name for name, is_now in status.items() if is_now == "good"}
+                status[name] = "good" if slow_nodes.is_healthy(name, weighings[block], missed) else "suspect"
+            if status[name] == "good" or slow_nodes.is_healthy(name, weighings[block], KNOWN_GOOD):
+                partners.add(name)
     fleet = accuse.fleet_of(len(state.nodes), ((totals[block], weighings[block]) for block in state.members))
     accused = dict(state.accused)
     if state.stage == "retest":
         for block in blocks:
             for name in state.alive(block):
                 if status[name] == "suspect" and name in weighings[block].shifts:
-                    verdict = accuse.accuse(name, weighings[block], good_nodes, fleet, bars)
+                    verdict = accuse.accuse(name, weighings[block], partners, fleet, bars)
                     if verdict is not None:
                         accused[name] = verdict
                         status[name] = "bad"

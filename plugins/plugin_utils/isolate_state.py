@@ -48,7 +48,7 @@ class Settings:
     tolerance: float = 0.15
     smallest_fault: float = 0.08
     false_accusation: float = 1e-4
-    missed_fault: float = 1e-3
+    missed_fault: float = 1e-4
     noise: float = 0.03
     rack_spread: float = 0.05
     timeout_s: float = 300.0

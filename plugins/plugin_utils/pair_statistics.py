@@ -43,7 +43,7 @@ class Bars:
 
     smallest_fault: float = 0.08
     false_accusation: float = 1e-4
-    missed_fault: float = 1e-3
+    missed_fault: float = 1e-4
     noise: float = 0.03
     looks: int = 21
     least: float | None = None

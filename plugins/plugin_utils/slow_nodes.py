@@ -17,7 +17,6 @@ import math
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.pair_statistics import (
-    Bars,
     Noise,
     PairTotal,
     Shift,
@@ -52,12 +51,12 @@ class Weighing:
     noise: Noise
 
 
-def weigh(totals: t.Mapping[Pair, PairTotal], noise: Noise) -> Weighing:
+def weigh(totals: t.Mapping[Pair, PairTotal], noise: Noise, doubted: t.Container[str] | None = None) -> Weighing:
     """Weigh one block's pairs: which set of slow nodes explains them best. noise.fault is what a slow node has lost.
 
     A set is scored by how much slower the pairs that touch it are than the others, less PRIOR for each of its nodes;
     the best sets of up to LARGEST_SET nodes are taken out one after the other until none explains anything more.
-    Every node left is then doubted by the best set that it could be part of.
+    Every node left is then doubted by the best set that it could be part of (of the nodes in `doubted`, or all).
     """
     if not totals:
         return Weighing(None, {}, {}, {}, frozenset(), {}, noise)
@@ -85,7 +84,12 @@ def weigh(totals: t.Mapping[Pair, PairTotal], noise: Noise) -> Weighing:
         },
         {pair: _pair_shift(totals[pair], level, noise) for pair in links},
         frozenset(slow),
-        _doubts(clean, [name for name in meets if name not in slow], bool(slow), noise),
+        _doubts(
+            clean,
+            [name for name in meets if name not in slow and (doubted is None or name in doubted)],
+            bool(slow),
+            noise,
+        ),
         noise,
     )
 
@@ -233,9 +237,9 @@ def _odd_links(totals: t.Mapping[Pair, PairTotal], noise: Noise) -> set[Pair]:
     return odd
 
 
-def is_healthy(name: str, weighing: Weighing, bars: Bars) -> bool:
+def is_healthy(name: str, weighing: Weighing, missed: float) -> bool:
     """Whether the data speak against the node being slow strongly enough that a slow one is cleared in at most about
-    missed_fault of fleets.
+    `missed` of fleets.
 
     Either by the ratio of likelihoods (Wald's bound, over all looks; with few degrees of freedom Student's), or, with
     little doubt left, because a slow node's shift would be this high at one look in a tenth of that.
@@ -243,6 +247,6 @@ def is_healthy(name: str, weighing: Weighing, bars: Bars) -> bool:
     doubt, noise = weighing.doubts.get(name, 0.0), weighing.noise
     if doubt > LITTLE_DOUBT:
         return False
-    if noise.freedom / 2 * math.log1p(-2 * doubt / noise.freedom) >= -math.log(bars.missed_fault):
+    if noise.freedom / 2 * math.log1p(-2 * doubt / noise.freedom) >= -math.log(missed):
         return True
-    return looks_healthy(weighing.shifts[name], noise, bars.missed_fault / 10)
+    return looks_healthy(weighing.shifts[name], noise, missed / 10)

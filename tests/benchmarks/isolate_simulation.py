@@ -33,11 +33,11 @@ SETTINGS: dict[str, t.Any] = {
     "noise": 0.03,
     "rack_bias": 0.05,
     "scenes": {
-        "main": {"rack": 16, "combine": "min", "share": 0.8},
-        "racks_of_4": {"rack": 4, "combine": "min", "share": 0.05},
-        "racks_of_8": {"rack": 8, "combine": "min", "share": 0.05},
-        "racks_of_32": {"rack": 32, "combine": "min", "share": 0.05},
-        "racks_multiply": {"rack": 16, "combine": "product", "share": 0.05},
+        "main": {"rack": 16, "combine": "min", "share": 0.85},
+        "racks_of_4": {"rack": 4, "combine": "min", "share": 0.0375},
+        "racks_of_8": {"rack": 8, "combine": "min", "share": 0.0375},
+        "racks_of_32": {"rack": 32, "combine": "min", "share": 0.0375},
+        "racks_multiply": {"rack": 16, "combine": "product", "share": 0.0375},
     },
 }
 

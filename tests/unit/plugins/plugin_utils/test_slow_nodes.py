@@ -82,14 +82,13 @@ def test_a_node_that_fails_with_everybody_is_slow_and_not_all_its_links() -> Non
 
 
 def test_nobody_is_cleared_by_few_runs_or_by_few_degrees_of_freedom() -> None:
-    bars = ps.Bars()
     few, many = weigh(pairs_of("abcd", {})), weigh(pairs_of("abcd", {}, repeats=10))
-    assert not slow_nodes.is_healthy("a", few, bars)
-    assert slow_nodes.is_healthy("a", many, bars)
+    assert not slow_nodes.is_healthy("a", few, 1e-3)
+    assert slow_nodes.is_healthy("a", many, 1e-3)
     runs = pairs_of("abcd", {}, repeats=4)
-    assert slow_nodes.is_healthy("a", weigh(runs), bars)
+    assert slow_nodes.is_healthy("a", weigh(runs), 1e-3)
     unsure = slow_nodes.weigh(ps.pair_totals(runs), dataclasses.replace(NOISE, freedom=4.0))
-    assert not slow_nodes.is_healthy("a", unsure, bars)
+    assert not slow_nodes.is_healthy("a", unsure, 1e-3)
 
 
 def test_two_nodes_have_nothing_to_be_compared_with() -> None:
