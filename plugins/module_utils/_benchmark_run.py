@@ -138,8 +138,9 @@ class BenchmarkRun:
         if self._ended:
             return {**result, "problem": self._ended}
         if len(nodes) < _benchmark_job.minimum_nodes(run):
-            gone = [f"{node} ({self._peers.lost[node]})" for node in run.nodes if node in self._peers.lost]
-            return {**result, "problem": f"too few nodes are left: {', '.join(gone)}"}
+            gone = {node: self._peers.lost[node] for node in run.nodes if node in self._peers.lost}
+            said = ", ".join(f"{node} ({why})" for node, why in gone.items())
+            return {**result, "problem": f"too few nodes are left without {said}", "gone": gone}
         self._peers.ask("mark", ANSWER_S, nodes)
         began = time.monotonic()
         if run.alone:
@@ -180,6 +181,7 @@ class BenchmarkRun:
             "stderr": "",
             "report": None,
             "lost": {},
+            "gone": {},
             "deltas": {},
             "logs": {},
         }
@@ -293,7 +295,7 @@ class BenchmarkRun:
         results = {
             "results": self._results,
             "lost": self._peers.lost,
-            "hostnames": self._peers.hostnames,
+            "hostnames": {self._job.here: self._fs.read_value("/proc/sys/kernel/hostname"), **self._peers.hostnames},
             "released": self._released,
             "ended": self._ended,
         }

@@ -62,7 +62,7 @@ def shape_run(raw: t.Mapping[str, t.Any], hostnames: t.Mapping[str, str]) -> dic
         completed=bool(parsed["completed"]),
         validated=bool(parsed["validated"]),
         failure=failure_of(raw, parsed),
-        failing_hosts=sorted({*failing, *raw["lost"]}),
+        failing_hosts=sorted({*failing, *raw["lost"], *raw["gone"]}),
         rows=[row_of(row) for table in parsed["tables"] for row in table["rows"]],
         non_finite_rows=parsed["non_finite_rows"],
         errors=[*parsed["errors"], *(entry["text"] for entry in parsed["test_failures"])],
@@ -73,6 +73,7 @@ def shape_run(raw: t.Mapping[str, t.Any], hostnames: t.Mapping[str, str]) -> dic
     # With -g one process drives several GPUs, each a rank: the program's own list of devices counts them.
     run["ranks"] = parsed["ranks"] or raw["ranks"]
     run["transport"] = transport.prove(raw, run["rows"])
+    run["hostnames"] = {node: hostnames[node] for node in run["nodes"] if node in hostnames}
     return run
 
 

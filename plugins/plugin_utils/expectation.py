@@ -206,7 +206,15 @@ def _nvlink(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> tuple[fl
     gpus = [
         gpu for node in run["nodes"] for gpu in nodes.get(node, {}).get("node", {}).get("observed", {}).get("gpus", [])
     ]
-    for entry in constants()["nvlink_gbs"]:
-        if gpus and re.search(entry["match"], gpus[0]["name"]):
-            return float(entry["gbs"]), f"NVLink of {gpus[0]['name']}, {entry['gbs']} GB/s a direction"
+    rate = nvlink_gbs(gpus[0]["name"]) if gpus else None
+    if rate is not None:
+        return rate, f"NVLink of {gpus[0]['name']}, {rate:g} GB/s a direction"
     return None, f"no figure for the links of {gpus[0]['name']}" if gpus else "no GPU is known"
+
+
+def nvlink_gbs(gpu: str) -> float | None:
+    """One GPU's NVLink bandwidth in one direction in GB/s, by its name; None for GPUs without NVLink or of another name."""
+    for entry in constants()["nvlink_gbs"]:
+        if re.search(entry["match"], gpu):
+            return float(entry["gbs"])
+    return None

@@ -19,6 +19,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation impo
     published,
     read_baseline,
 )
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_nccl_log import judge_nccl_log
 
 Verdict = dict[str, t.Any]
 
@@ -86,6 +87,7 @@ def judge_busbw(
         judged = [_verdict(run, row, expectations, least) for row in run["rows"]]
         verdicts += judged
         findings += _below(run, judged, expectations) + _published(run, nodes, least) + _transport(run)
+        findings += judge_nccl_log(run, nodes, _what(run))
     return verdicts, findings
 
 
@@ -143,17 +145,16 @@ def _failure(run: Run) -> list[Finding]:
     if run["failure"] is None:
         return []
     said, fix = FAILURES.get(run["failure"], (f"the run failed ({run['failure']})", "read the run's log"))
-    details = [run["problem"], *run["errors"][:2]] if run["problem"] else [*run["errors"][:2]] or [_last_words(run)]
-    evidence = f"{said}: " + "; ".join(filter(None, details)) if any(details) else said
-    if run["rows"]:
-        evidence += f" ({len(run['rows'])} size(s) were measured before)"
+    kept = f" ({len(run['rows'])} size(s) were measured before)" if run["rows"] else ""
+    # A run that was not started for want of nodes follows from what happened to these nodes, which is said elsewhere.
+    follows = run["failure"] == "not_run" and bool(run["failing_hosts"])
     return [
         Finding(
             id=f"benchmark_{run['failure']}",
-            severity="error",
+            severity="notice" if follows else "error",
             node=node,
             subject=_what(run),
-            evidence=evidence,
+            evidence=f"{said}: {_details(run, node)}{kept}",
             expected="a whole table with its footer",
             fix=fix,
         )
@@ -161,8 +162,15 @@ def _failure(run: Run) -> list[Finding]:
     ]
 
 
+def _details(run: Run, node: str) -> str:
+    """Why, in the words of whoever knows it best: the connection that ended, the launcher, the program."""
+    told = [run["lost"].get(node, ""), run["problem"], *run["errors"][:2]]
+    return "; ".join(filter(None, told)) or _last_words(run)
+
+
 def _last_words(run: Run) -> str:
-    lines = [line.strip() for line in f"{run['stdout']}\n{run['stderr']}".splitlines() if line.strip()]
+    printed = "".join(c for c in f"{run['stdout']}\n{run['stderr']}" if c.isprintable() or c == "\n")
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith("#") and not set(line) <= set("-=*")]
     status = "" if run["rc"] is None else f"exit status {run['rc']}"
     return ", ".join(filter(None, [status, told[-1][:200] if told else ""]))
@@ -264,8 +272,8 @@ def _published(run: Run, nodes: Nodes, least: float) -> list[Finding]:
 
 def _transport(run: Run) -> list[Finding]:
     claimed, proven = run["transport"]["claimed"], run["transport"]["proven"]
-    if not claimed or claimed == proven:
-        return []
+    if not claimed or claimed == proven or (run["failure"] and not proven):
+        return []  # a run that was cut off moved fewer bytes than it would have, and its failure is said already
     return [
         Finding(
             id="transport_fallback" if proven else "transport_not_proven",

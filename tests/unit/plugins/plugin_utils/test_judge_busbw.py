@@ -41,7 +41,7 @@ def raw(stdout: str = "", **more: t.Any) -> dict[str, t.Any]:
         "backend": "nccl", "launcher": "mpirun", "collective": "all_reduce", "stage": "cluster", "rail": "", "claim": "",
         "interfaces": {}, "nodes": ["n1", "n2"], "ranks": 2, "argv": ["mpirun", "all_reduce_perf", "-n", "20"],
         "environment": {"NCCL_DEBUG": "INFO"}, "started": "2026-01-01T00:00:00+00:00", "seconds": 1.0, "rc": 0,
-        "timed_out": False, "timeout_s": 60.0, "problem": "", "stdout": stdout, "stderr": "", "report": None, "lost": {},
+        "timed_out": False, "timeout_s": 60.0, "problem": "", "stdout": stdout, "stderr": "", "report": None, "lost": {}, "gone": {},
         "deltas": {}, "logs": {}, **more,
     }  # fmt: skip
 
@@ -83,7 +83,7 @@ CUT = HEAD + line(1 << 20, 20.0)
         (raw(CUT, rc=None, timed_out=True), "timeout", []),
         (raw(CUT, rc=1, lost={"n2": "its connection ended"}), "node_lost", ["n2"]),
         (raw(CUT, rc=-15, problem="interrupted: nobody renewed the launcher's lease any more"), "interrupted", []),
-        (raw("", rc=None, problem="too few nodes are left: n2 (gone)"), "not_run", []),
+        (raw("", rc=None, problem="the launcher has no such program"), "not_run", []),
         (raw(HEAD + line(8, 1.0, "3") + FOOT.replace("0 OK", "3 FAILED"), rc=1), "wrong_results", []),
         (raw(HEAD + "  8  2  float  sum  -1  nan nan nan 0  1.0 1.0 1.0 0\n" + FOOT), "non_finite_values", []),
         (raw(CUT + "host-b: Test CUDA failure common.cu:892 'out of memory'\n .. host-b pid 12: Test failure common.cu:401\n", rc=2),
@@ -99,6 +99,20 @@ def test_the_exit_status_alone_says_nothing(result: dict[str, t.Any], failure: s
     assert f"benchmark_{failure}" in {finding.id for finding in errors}
     assert [finding.node for finding in errors if finding.id == f"benchmark_{failure}"] == (hosts or [""])
     assert len(verdicts) == len(run["rows"]), "what was measured before is kept and judged"
+
+
+def test_what_follows_from_a_lost_node_is_no_second_error() -> None:
+    gone = {"n2": "its connection ended"}
+    lost = shape_run(raw(CUT, rc=1, lost=gone, claim="tcp", backend="mpi"), NAMES)
+    after = shape_run(
+        raw("", rc=None, problem="too few nodes are left without n2 (its connection ended)", gone=gone), NAMES
+    )
+    _, findings = judge_busbw([lost, after], {}, NODES)
+    assert [(f.id, f.severity, f.node) for f in findings] == [
+        ("benchmark_node_lost", "error", "n2"),
+        ("benchmark_not_run", "notice", "n2"),
+    ]
+    assert "its connection ended (1 size(s) were measured before)" in findings[0].evidence
 
 
 def test_a_report_is_read_before_the_text_and_only_if_it_is_whole() -> None:
@@ -344,3 +358,43 @@ def test_published_figures_have_sources() -> None:
     assert figures and all(
         figure["source"] and figure["busbw_gbs"] > 0 and figure["min_bytes"] >= 1 << 30 for figure in figures
     )
+
+
+def ib_log(send: str, receive: str, version: str = "2.28.9", device: int = 0) -> str:
+    text = ""
+    for host in ("host-a", "host-b"):
+        prefix = f"{host}:1:1 [0] NCCL INFO"
+        text += (
+            f"{prefix} NCCL version {version if host == 'host-b' else '2.28.9'}+cuda13.0\n{prefix} Using network IB\n"
+        )
+        ranks = "0[0] -> 1[0]" if host == "host-a" else "1[0] -> 0[0]"
+        back = "1[0] -> 0[0]" if host == "host-a" else "0[0] -> 1[0]"
+        text += f"{prefix} Channel 00/0 : {ranks} [send] via NET/IB/{device}{send}\n"
+        text += f"{prefix} Channel 00/0 : {back} [receive] via NET/IB/{device}{receive}\n"
+    return text
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "ids"),
+    [
+        (ib_log("/GDRDMA", "/GDRDMA"), "NVIDIA H100 80GB HBM3", set()),
+        (ib_log("", "/GDRDMA"), "NVIDIA H100 80GB HBM3", {"gdr_off"}),
+        (ib_log("", "/GDRDMA"), "NVIDIA L40S", set()),
+        (ib_log("", ""), "NVIDIA L40S", {"gdr_off"}),
+    ],
+)
+def test_gpudirect_in_the_directions_that_the_hardware_makes_right(text: str, gpu: str, ids: set[str]) -> None:
+    run = shape_run(raw(WHOLE, claim="IB", logs={"n1": {"a": text}}), NAMES)
+    observed = {node: {**RDMA, "node": {"observed": {"gpus": [{"name": gpu}]}}} for node in NODES}
+    _, findings = judge_busbw([run], {}, observed)
+    found = {f.id for f in findings if f.id in ("gdr_off", "hcas_unused", "nccl_versions_differ")}
+    assert found == ids, run["transport"]["log"]
+    assert {f.node for f in findings if f.id == "gdr_off"} <= {"n1", "n2"}, "nodes by their names in the inventory"
+
+
+def test_versions_that_differ_and_hcas_that_idle() -> None:
+    run = shape_run(raw(WHOLE, claim="IB", logs={"n1": {"a": ib_log("/GDRDMA", "/GDRDMA", version="2.27.3")}}), NAMES)
+    _, findings = judge_busbw([{**run, "ranks": 4}], {}, NODES)
+    ids = [f.id for f in findings]
+    assert "nccl_versions_differ" in ids
+    assert ids.count("hcas_unused") == 2, "one of two HCAs by two ranks a node"
