@@ -92,7 +92,6 @@ class Launch:
     ssh: tuple[str, ...] = ()
     mca: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
     as_root: bool = False
-    extra: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -137,7 +136,7 @@ def mpirun_argv(mpi: Mpi, launch: Launch, hosts_path: str) -> list[str]:
         argv += ["--mca", name, value]
     for name, value in launch.environment.items():
         argv += ["-x", f"{name}={value}"]
-    return [*argv, *launch.extra, *launch.program]
+    return [*argv, *launch.program]
 
 
 def _runtime_parameters(mpi: Mpi, launch: Launch) -> dict[str, str]:
@@ -175,4 +174,4 @@ def srun_argv(launch: Launch, job_name: str, time_limit_s: float, mpi_type: str 
     ]
     if mpi_type:
         argv.append(f"--mpi={mpi_type}")
-    return [*argv, *launch.extra, *launch.program]
+    return [*argv, *launch.program]
