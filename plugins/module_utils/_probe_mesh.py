@@ -188,7 +188,7 @@ class Prober:
                 found["clock"] = _clock(channel)
                 if self._plan["rdma"] and peer["rdma"]:
                     for rail, cell in found["paths"].items():
-                        if rail != CONTROL and "down" not in cell:
+                        if "device" in self._ends_of(rail, peer)[0] and "down" not in cell:
                             cell["pingpong"] = self._pingpong(channel, rail, peer)
         except ChannelError as error:
             found["load"] = str(error)
@@ -241,9 +241,11 @@ class Prober:
         found = self._row.peers[peer["node"]]
         if found["load"] or not self._has_time(f"load {peer['node']}, pass {turn + 1}"):
             return
-        here = Channel(["127.0.0.1"], self._plan["port"], self._tokens[self._plan["node"]], CONNECT_S)
+        own_token = self._tokens[self._plan["node"]]
         try:
-            with here, self._channel(peer, found) as there:
+            with contextlib.ExitStack() as stack:
+                here = stack.enter_context(Channel(["127.0.0.1"], self._plan["port"], own_token, CONNECT_S))
+                there = stack.enter_context(self._channel(peer, found))
                 # In one order on all nodes, so that no two of them wait for each other.
                 first, second = (here, there) if self._plan["node"] < peer["node"] else (there, here)
                 for channel in (first, second):

@@ -249,3 +249,19 @@ def test_a_second_look_keeps_the_better_of_both(node: FakeNode) -> None:
     cell = row.peers["n2"]["paths"]["mlx5_0"]
     assert cell["write"]["gbs"] == 0.2 and cell["loss"]["sent"] == 6
     assert row.peers["n2"]["names"]["addresses"] == ["127.0.0.2"]
+
+
+def test_a_rail_without_an_hca_has_no_rdma_probe(node: FakeNode) -> None:
+    with responders(node) as ports:
+        bare = plan(ports["n1"], ports["n2"])
+        for end in (bare["rails"]["mlx5_0"], bare["peers"][0]["rails"]["mlx5_0"]):
+            del end["device"], end["port"], end["gid_index"]
+        cell = probe(node, bare).peers["n2"]["paths"]["mlx5_0"]
+    assert "pingpong" not in cell and cell["stream"]["gbs"] > 0.01
+
+
+def test_a_node_whose_own_responder_is_gone_says_so(node: FakeNode) -> None:
+    with responders(node) as ports, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        found = probe(node, plan(closed.getsockname()[1], ports["n2"])).peers["n2"]
+    assert "Connection refused" in found["load"] and found["paths"]["mlx5_0"]["pingpong"]["us"] == 12.5
