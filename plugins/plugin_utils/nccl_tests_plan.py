@@ -18,6 +18,14 @@ PRESETS = pathlib.Path(__file__).parent / "data" / "nccl_tests_presets.json"
 #: collectives that are repeated over each further transport of the mpi backend: one tells whether it works and how fast
 FIRST = 1
 
+#: libfabric's queues over Soft-RoCE: with its defaults each endpoint registers some 60 MB of buffers, more than a small machine likes
+SMALL_QUEUES = {
+    "FI_OFI_RXM_TX_SIZE": "128",
+    "FI_OFI_RXM_RX_SIZE": "128",
+    "FI_OFI_RXM_MSG_TX_SIZE": "64",
+    "FI_OFI_RXM_MSG_RX_SIZE": "64",
+}
+
 #: what each rank of a run with GPUs is told, so that its log proves the transport
 DEBUG_ENVIRONMENT = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH,TUNING"}
 
@@ -221,7 +229,7 @@ def mpi_transport(transport: str, networks: t.Sequence[str], nodes: t.Sequence[N
                 "opal_common_ofi_verbose": "1",
                 **verbose,
             },
-            "environment": {"FI_UNIVERSE_SIZE": str(len(nodes))},
+            "environment": {"FI_UNIVERSE_SIZE": str(len(nodes)), **SMALL_QUEUES},
             "networks": list(networks),
         }
     devices = sorted({f"{port['device']}:{port['port']}" for port in nodes[0].active_hcas})
