@@ -34,8 +34,8 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._process import 
 WORKERS = 8
 CONTROL = "control"
 
-#: seconds: to resolve a name, to open a TCP connection, for the tools to come to an end
-NAME_S, CONNECT_S, TOOL_S = 8.0, 4.0, 12.0
+#: seconds: to resolve a name, to open a TCP connection, for a server to start at the peer, for the tools to come to an end
+NAME_S, CONNECT_S, SERVE_S, TOOL_S = 8.0, 4.0, 15.0, 12.0
 #: echo requests for loss, and seconds between them; an IP packet of 128 bytes each: 100 kbit/s
 LOSS_COUNT, LOSS_INTERVAL_S, LOSS_PACKET = 100, 0.01, 128
 #: share of lost echo requests from which bandwidth says nothing more
@@ -202,7 +202,7 @@ class Prober:
         mine = _probe_rdma.Rail.from_mapping(self._plan["rails"][rail])
         theirs = {key: peer["rails"][rail][key] for key in ("device", "port", "gid_index")}
         try:
-            port = channel.ask("serve", 15.0, tool=tool, rail=theirs, size=size, iterations=iterations)["port"]
+            port = channel.ask("serve", SERVE_S, tool=tool, rail=theirs, size=size, iterations=iterations)["port"]
         except ChannelError as error:
             return None, f"the server on the peer: {error}"
         done = self._tools.run(

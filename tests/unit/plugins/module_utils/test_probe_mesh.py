@@ -13,7 +13,7 @@ import time
 import typing as t
 
 import pytest
-from ansible_collections.gpufabric.cluster.plugins.module_utils import _probe_responder
+from ansible_collections.gpufabric.cluster.plugins.module_utils import _probe_mesh, _probe_responder
 from ansible_collections.gpufabric.cluster.plugins.module_utils._probe_channel import Channel, ChannelError
 from ansible_collections.gpufabric.cluster.plugins.module_utils._probe_mesh import Prober
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
@@ -89,6 +89,14 @@ class LiveProc(RootedFs):
 
     def host_path(self, path: str, follow: bool = True) -> str:
         return path if path.startswith("/proc/net/") else super().host_path(path, follow)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-ins for the RDMA tools are Python programs, which take their time on a busy computer."""
+    for name in ("NAME_S", "CONNECT_S", "SERVE_S", "TOOL_S"):
+        monkeypatch.setattr(_probe_mesh, name, 60.0)
+    monkeypatch.setattr(_probe_responder, "LISTEN_S", 50.0)
 
 
 @contextlib.contextmanager
