@@ -71,7 +71,7 @@ class Run:
 class Job:
     """All runs of one launch. here: the launcher's own name in the inventory; ssh: the remote shell's argv.
 
-    open: what is run next depends on what was measured, so the launcher waits for further batches of runs.
+    open: what is run next depends on what was measured, so the launcher waits for further batches of runs. srun_mpi: --mpi.
     """
 
     run_id: str
@@ -87,6 +87,7 @@ class Job:
     ssh: tuple[str, ...] = ()
     ttl_s: float = 60.0
     open: bool = False
+    srun_mpi: str = ""
 
     @classmethod
     def from_dict(cls, data: t.Mapping[str, t.Any]) -> Job:
@@ -160,7 +161,7 @@ class Job:
             return list(self.program(run))
         launch = self.launch(run, nodes)
         if self.launcher == "srun":
-            return _launch.srun_argv(launch, f"gpufabric-{self.run_id}", run.timeout_s)
+            return _launch.srun_argv(launch, f"gpufabric-{self.run_id}", run.timeout_s, self.srun_mpi)
         return _launch.mpirun_argv(self.mpi, launch, self.hosts_path)
 
 

@@ -108,13 +108,15 @@ class BenchmarkRun:
         return tuple(Run.from_dict(run) for run in json.loads(self._fs.read_text(path)))
 
     def _open_connections(self) -> None:
-        if self._job.launcher != "mpirun":
+        if self._job.launcher == "local":
             return
         agent = [sys.executable, self._lease.tool, "agent", self._job.run_id]
         here = self._job.node(self._job.here).address
         others = [node for node in self._job.nodes if node.address != here]
         commands = {node.name: [*self._job.ssh, node.address, *agent] for node in others}
         self._peers.open(commands, GREETING_S)
+        if self._job.launcher == "srun":
+            self._peers.lost.clear()  # Slurm starts the ranks by itself: without a connection only counters and renewals are missing
         self._renew()
 
     def _renew(self) -> None:

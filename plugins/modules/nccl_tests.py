@@ -222,6 +222,10 @@ options:
     description: The interpreter with C(mpi4py) for the V(mpi) backend.
     type: path
     default: /usr/bin/python3
+  srun_mpi:
+    description: Slurm's C(--mpi), such as V(pmix). Without it Slurm's own default.
+    type: str
+    default: ''
   user:
     description: The user as which everything is started. Without it the one that Ansible connects as.
     type: str
@@ -371,6 +375,7 @@ def build_job(params: t.Mapping[str, t.Any], fs: RootedFs) -> _benchmark_job.Job
         ssh=ssh,
         ttl_s=params["ttl_s"] + 15.0,
         open=params["wait_for_more"],
+        srun_mpi=params["srun_mpi"],
     )
 
 
@@ -488,6 +493,7 @@ def argument_spec() -> dict[str, t.Any]:
         "command_prefix": {"type": "list", "elements": "str", "default": []},
         "mpirun": text,
         "python": {"type": "path", "default": "/usr/bin/python3"},
+        "srun_mpi": text,
         "user": text,
         "trust": {"type": "str", "choices": ["run", "site"], "default": "run"},
         "control_networks": {"type": "list", "elements": "str", "default": []},
