@@ -77,3 +77,12 @@ def test_a_fleet_is_the_same_whenever_it_is_simulated() -> None:
 @pytest.mark.parametrize(("slow", "launches"), [([], 1), ([0], 19), ([0, 1], 19), ([0, 256], 35)])
 def test_bisection_is_counted_by_the_sets_it_must_run(slow: list[int], launches: int) -> None:
     assert isolate_simulation.bisection(512, slow) == launches
+
+
+def test_recorded_fleets_are_judged_today_as_they_were() -> None:
+    record = json.loads((recorded.HERE / "results" / "isolate_simulation.json").read_text())
+    assert record["settings"] == isolate_simulation.SETTINGS
+    first = {row["scene"]: row for row in reversed(record["rows"]) if row["slow"]}
+    assert set(first) == set(isolate_simulation.SETTINGS["scenes"])
+    for row in first.values():
+        assert isolate_simulation.simulate(row["scene"], row["seed"]) == row
