@@ -240,10 +240,8 @@ def parameters(model: Model, lora: Lora | None = None, dtype: str | None = None)
     """
     base = _known_dtype(dtype) if dtype else model.dtype()
     modules = model.modules()
-    if lora is None:
-        made = [parameter for module in modules for parameter in _own(module, base, module.path, True)]
-    else:
-        made = _adapted(model, modules, lora, base)
+    whole = [parameter for module in modules for parameter in _own(module, base, module.path, True)]
+    made = whole if lora is None else _adapted(model, modules, lora, base)
     place = {module: number for number, module in enumerate(model.registered())}
     order = sorted(made, key=lambda one: (place[one.module.partition(".lora_")[0]], _rank_within(one)))
     numbers = {parameter.name: number for number, parameter in enumerate(order)}

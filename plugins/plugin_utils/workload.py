@@ -71,10 +71,8 @@ def _ddp(made: t.Sequence[Parameter], strategy: Strategy, buffers: t.Sequence[in
     trained = [parameter for parameter in made if parameter.trainable]
     given = strategy.bucket_mb
     limits = [DDP_FIRST_BUCKET, int(DDP_BUCKET_MIB * MIB)] if given is None else [int(given * MIB)]
-    if strategy.find_unused:
-        buckets = _buckets(sorted(trained, key=lambda one: one.registered), limits)[::-1]
-    else:
-        buckets = _buckets(trained[::-1], limits)
+    registered = sorted(trained, key=lambda one: one.registered)
+    buckets = _buckets(registered, limits)[::-1] if strategy.find_unused else _buckets(trained[::-1], limits)
     sent = [world(strategy, "broadcast", sum(buffers), "forward")] if buffers and strategy.broadcast_buffers else []
     for bucket in buckets:
         size = sum(parameter.size for parameter in bucket)
