@@ -30,9 +30,9 @@ options:
     type: int
     default: 3
   passes:
-    description: How often a bandwidth is measured at most. What looks bad is measured again, and the best counts.
+    description: How often a bandwidth is measured at most in the first look. What looks bad to the node itself is measured again.
     type: int
-    default: 2
+    default: 1
   budget_s:
     description: Seconds for one node's probes.
     type: float

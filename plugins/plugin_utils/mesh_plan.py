@@ -38,7 +38,7 @@ class Limits:
     full_mesh_nodes: int = 32
     sampled_rounds: int = 8
     bandwidth_rounds: int = 3
-    passes: int = 2
+    passes: int = 1
     budget_s: float = 240.0
 
 
