@@ -90,7 +90,7 @@ def _matches(expressions: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str, t.Any]
         elif meta.get("key") in ("iifname", "iif", "oifname", "oif") and positive:
             interfaces += right["set"] if isinstance(right, dict) and "set" in right else [right]
         else:
-            others.append(str(payload.get("field") or meta.get("key") or next(iter(left), "")))
+            others.append(_criterion(left, payload, meta))
     verdict = next((name for name in ("drop", "reject") if any(name in e for e in expressions)), "drop")
     words = [f"{protocol} ports {_shown(ports)}" if ports else protocol, *(f"on {name}" for name in interfaces)]
     words += [f"by {name}" for name in others if name]
@@ -101,6 +101,14 @@ def _matches(expressions: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str, t.Any]
         "interfaces": [str(name) for name in interfaces],
         "narrow": any(name in ("saddr", "daddr", "state", "ct", "icmp", "type") for name in others),
     }
+
+
+def _criterion(left: t.Mapping[str, t.Any], payload: t.Mapping[str, t.Any], meta: t.Mapping[str, t.Any]) -> str:
+    """What a match looks at; a masked field, such as TCP's flags, is the field."""
+    masked = left.get("&")
+    if isinstance(masked, list) and masked and isinstance(masked[0], dict):
+        payload = masked[0].get("payload", {})
+    return str(payload.get("field") or meta.get("key") or next(iter(left), ""))
 
 
 def _port_ranges(right: t.Any) -> list[list[int]]:
