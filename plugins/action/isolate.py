@@ -116,7 +116,8 @@ class ActionModule(NcclTests):
         directory = ""
         while launches := isolate.plan(state):
             planned = runs_of(launches, means)
-            self._display.v(f"isolate: {launches[0].stage}, {len(planned)} run(s)")
+            pairs = ", ".join("+".join(group) for one in planned for group in one.groups)
+            self._display.v(f"isolate: {launches[0].stage}, run {measured.count + 1} on: {pairs}")
             answer = self._hand_over(
                 given, [one.run for one in planned], measured.count if directory else -1, task_vars
             )
