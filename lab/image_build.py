@@ -127,7 +127,9 @@ def _make_root_archive(
         command.append(mirror)
     environment = {**os.environ, "PATH": tools.search_path(), "LC_ALL": "C.UTF-8"}
     if os.geteuid() == 0:
-        # A killed build then leaves nothing outside its own directory. (Another user's cannot be reached from the namespace.)
+        # In root mode mmdebstrap mounts /proc, /sys and more. Nothing of a killed build must stay mounted, nor lie outside
+        # its own directory. (Other users have mmdebstrap's own namespace, from which that directory cannot be reached.)
+        command = ["unshare", "--mount", *command]
         environment["TMPDIR"] = str(work)
     _run(command, work, environment)
 

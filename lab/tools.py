@@ -21,6 +21,7 @@ RUN_TOOLS = {
 }
 BUILD_TOOLS = {
     "mmdebstrap": "mmdebstrap",
+    "unshare": "util-linux",
     "mke2fs": "e2fsprogs",
     "busybox": "busybox-static",
     "cpio": "cpio",
