@@ -29,6 +29,8 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.version import C
 
 #: the part of a run that looks for differences between nodes
 MESH = "mesh"
+#: the part whose settings say which HCAs carry the benchmark
+RDMA = "rdma"
 
 #: what stands for a node that never came into the play
 NO_ANSWER: Observation = {"unreachable": True, "msg": "the node left the play before its first answer"}
@@ -62,7 +64,8 @@ def assemble(
     have = {node: {s.name for s in SECTIONS if results[s.name].get(node)} for node in asked}
     lost = lost_in_the_middle([node for node in asked if NODE.name in observed[node]], have, ran)
     part_of.update({finding: finding.subject for finding in lost})
-    part = benchmark_part(results[BENCHMARK.name], settings[BENCHMARK.name], observed)
+    of_both = {node: {**settings[RDMA][node], **values} for node, values in settings[BENCHMARK.name].items()}
+    part = benchmark_part(results[BENCHMARK.name], of_both, observed)
     part_of.update(dict.fromkeys(part.findings, BENCHMARK.name))
     part_of.update(dict.fromkeys(judge_section(LOGS, {"": logs}, {"": {}}), LOGS.name))
     read = logs["logs"]["files"] if logs is not None and LOGS.answered(logs) else []

@@ -32,7 +32,10 @@ def benchmark_part(
     settings: t.Mapping[str, t.Mapping[str, t.Any]],
     observed: t.Mapping[str, t.Mapping[str, t.Any]],
 ) -> BenchmarkPart:
-    """Judge what the launcher registered. results: {node: result of the role nccl_tests}, of which one holds ``runs``."""
+    """Judge what the launcher registered.
+
+    results: {node: result of the role nccl_tests}, of which one holds ``runs``; settings: {node: what judge_busbw() reads}.
+    """
     part = BenchmarkPart()
     launcher = next((node for node, result in results.items() if result and "runs" in result), None)
     if launcher is None:

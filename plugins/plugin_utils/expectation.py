@@ -19,9 +19,9 @@ import re
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import FACTORS, parse_size
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.line_rates import LineRates, Nodes
 
 Run = t.Mapping[str, t.Any]
-Nodes = t.Mapping[str, t.Mapping[str, t.Any]]
 Baseline = t.Mapping[tuple[str, str, str, str, int], float]
 
 DATA = pathlib.Path(__file__).parent / "data"
@@ -76,16 +76,22 @@ class Point:
 class Expectations:
     """For all sizes of one run: the user's own numbers first, then a baseline's, then the computed ones.
 
-    baseline: {(collective, stage, rail, transport, size in bytes): busbw} of an accepted run, see read_baseline().
+    rates: of the HCAs of *nodes*; baseline: {(collective, stage, rail, transport, size in bytes): busbw} of an accepted run,
+    see read_baseline().
     """
 
     def __init__(
-        self, run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes, baseline: Baseline | None = None
+        self,
+        run: Run,
+        settings: t.Mapping[str, t.Any],
+        nodes: Nodes,
+        rates: LineRates,
+        baseline: Baseline | None = None,
     ) -> None:
         self._run = run
         self._told = settings.get("nccl_tests_expect") or []
         self._baseline = baseline or {}
-        self.computed = expect(run, settings, nodes)
+        self.computed = expect(run, settings, nodes, rates)
 
     def at(self, size_bytes: int) -> Point:
         for entry in self._told:
@@ -144,10 +150,10 @@ def published(run: Run, nodes: Nodes) -> t.Mapping[str, t.Any] | None:
     return None
 
 
-def expect(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> Expectation:
-    """The expectation for one run. settings: the role's variables; nodes: what was observed on each node."""
+def expect(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes, rates: LineRates) -> Expectation:
+    """The expectation for one run. settings: the role's variables; nodes: what was observed on each node; rates: of their HCAs."""
     backend, claim = run["backend"], run["transport"]["claimed"]
-    line_rate, source = _line_rate(run, settings, nodes)
+    line_rate, source = _line_rate(run, settings, nodes, rates)
     efficiency = settings.get("nccl_tests_efficiency") or constants()["efficiency"][backend].get(claim, 0.5)
     floor = constants()["latency_us"][backend].get(claim, 100.0)
     steps = math.ceil(math.log2(max(run["ranks"], 2))) * 2
@@ -158,23 +164,23 @@ def expect(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> Expectati
     return Expectation(line_rate, peak, latency, f"{source}, of which {efficiency:.0%} is expected")
 
 
-def _line_rate(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> tuple[float | None, str]:
+def _line_rate(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes, rates: LineRates) -> tuple[float | None, str]:
     """(GB/s that one rank's data can get at most, where the number is from)."""
     if run["stage"] == "node":
         return _nvlink(run, settings, nodes)
     per_node = len(run["nodes"]) and run["ranks"] // len(run["nodes"])
     told = settings.get("nccl_tests_line_rate_gbps")
     if told:
-        rails = max(len(_rates(nodes.get(run["nodes"][0], {}), "")), 1) if run["rail"] else 1
+        rails = max(len(rates.of(run["nodes"][0])), 1) if run["rail"] else 1
         ports, gbps = 1, float(told) / rails
         source = f"{gbps:g} Gb/s a node (nccl_tests_line_rate_gbps" + (f" over {rails} rails)" if rails > 1 else ")")
     else:
-        rates = {node: _rates(nodes.get(node, {}), run["rail"]) for node in run["nodes"]}
-        poorest = min(rates, key=lambda node: sum(rates[node]), default="")
-        if not poorest or not rates[poorest]:
+        every = {node: rates.of(node, run["rail"]) for node in run["nodes"]}
+        poorest = min(every, key=lambda node: sum(every[node]), default="")
+        if not poorest or not every[poorest]:
             return None, "no active HCA tells a rate"
-        ports, gbps = len(rates[poorest]), sum(rates[poorest])
-        source = f"{ports} × {rates[poorest][0]:g} Gb/s" + ("" if ports > 1 else " a node")
+        ports, gbps = len(every[poorest]), sum(every[poorest])
+        source = f"{ports} × {every[poorest][0]:g} Gb/s" + ("" if ports > 1 else " a node")
     if run["collective"] in ONE_NIC and per_node > 1:
         share = gbps / per_node if ports >= per_node else gbps / ports
         crossing = max(run["ranks"] - per_node, 1) / max(run["ranks"] - 1, 1)
@@ -183,20 +189,6 @@ def _line_rate(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> tuple
             return share * GBIT / crossing, f"{source}, one NIC a rank"
         return share * GBIT, f"{source}, one NIC a rank"
     return gbps * GBIT, source
-
-
-def _rates(node: t.Mapping[str, t.Any], rail: str) -> list[float]:
-    """Gb/s of each active port; of the one rail only, where the run is about one (an HCA's name, or a network)."""
-    ports = [
-        (device["name"], port)
-        for device in node.get("rdma", {}).get("observed", {}).get("devices", [])
-        for port in device["ports"]
-        if port["state"] == "ACTIVE" and port["rate_gbps"]
-    ]
-    chosen = [float(port["rate_gbps"]) for name, port in ports if name == rail]
-    if rail and not chosen:
-        return [min(float(port["rate_gbps"]) for _unused, port in ports)] if ports else []
-    return chosen or [float(port["rate_gbps"]) for _unused, port in ports]
 
 
 def _nvlink(run: Run, settings: t.Mapping[str, t.Any], nodes: Nodes) -> tuple[float | None, str]:

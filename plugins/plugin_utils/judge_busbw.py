@@ -13,13 +13,13 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import 
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation import (
     Baseline,
     Expectations,
-    Nodes,
     Point,
     Run,
     published,
     read_baseline,
 )
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_nccl_log import judge_nccl_log
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.line_rates import LineRates, Nodes
 
 Verdict = dict[str, t.Any]
 
@@ -68,8 +68,9 @@ def judge_busbw(
     left_out: t.Sequence[t.Mapping[str, str]] = (),
     problem: str = "",
 ) -> tuple[list[Verdict], list[Finding]]:
-    """(verdicts, findings). nodes: {node: {part: what was observed}}; left_out: [{node, why}]; problem: why nothing was run.
+    """(verdicts, findings). settings: of the roles nccl_tests and rdma; nodes: {node: {part: what was observed}}.
 
+    left_out: [{node, why}]; problem: why nothing was run.
     A verdict: stage, collective, rail, transport, size_bytes, busbw_gbs, expected_busbw_gbs, line_rate_gbs, margin, status, why.
     """
     findings = [_left_out(entry) for entry in left_out]
@@ -78,16 +79,17 @@ def judge_busbw(
     baseline, problems = _baseline(str(settings.get("nccl_tests_baseline") or ""))
     findings += problems
     least = float(settings.get("nccl_tests_tolerated_share") or LEAST_SHARE)
+    rates = LineRates(nodes, settings)
     verdicts: list[Verdict] = []
     for run in runs:
         findings += _failure(run)
         if not run["rows"]:
             continue
-        expectations = Expectations(run, settings, nodes, baseline)
+        expectations = Expectations(run, settings, nodes, rates, baseline)
         judged = [_verdict(run, row, expectations, least) for row in run["rows"]]
         verdicts += judged
         findings += _below(run, judged, expectations) + _published(run, nodes, least) + _transport(run)
-        findings += judge_nccl_log(run, nodes, _what(run))
+        findings += judge_nccl_log(run, nodes, rates, _what(run))
     return verdicts, findings
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation import Nodes, Run, nvlink_gbs
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation import Run, nvlink_gbs
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.line_rates import LineRates, Nodes
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.transport import family
 
 
-def judge_nccl_log(run: Run, nodes: Nodes, what: str) -> list[Finding]:
+def judge_nccl_log(run: Run, nodes: Nodes, rates: LineRates, what: str) -> list[Finding]:
     """Findings on the log that belongs to *run* (transport.log), by the node that the log's hosts are. what: the run in words."""
     log = run["transport"].get("log")
     if not log:
@@ -22,7 +23,7 @@ def judge_nccl_log(run: Run, nodes: Nodes, what: str) -> list[Finding]:
     if family(str(log["transport"] or "")) == "IB" and run["stage"] != "node":
         for host, directions in log["gdr_by_host"].items():
             findings += _gdr(names.get(host, host), directions, nodes, what)
-        findings += _hcas(log, names, nodes, run, what)
+        findings += _hcas(log, names, rates, run, what)
     return findings
 
 
@@ -69,15 +70,16 @@ def _gdr(node: str, directions: t.Mapping[str, t.Mapping[str, int]], nodes: Node
     ]
 
 
-def _hcas(log: t.Mapping[str, t.Any], names: t.Mapping[str, str], nodes: Nodes, run: Run, what: str) -> list[Finding]:
+def _hcas(
+    log: t.Mapping[str, t.Any], names: t.Mapping[str, str], rates: LineRates, run: Run, what: str
+) -> list[Finding]:
     used: dict[str, set[int]] = {}
     for entry in log["net_devices_used"]:
         used.setdefault(entry["host"], set()).add(entry["device"])
     findings = []
     for host, devices in used.items():
         node = names.get(host, host)
-        observed = nodes.get(node, {}).get("rdma", {}).get("observed", {}).get("devices", [])
-        active = [d["name"] for d in observed if any(p["state"] == "ACTIVE" for p in d["ports"])]
+        active = rates.hcas(node)
         ranks = run["ranks"] // max(len(run["nodes"]), 1)
         # A node uses no more HCAs than it has ranks, and a run over one rail is meant to use one.
         wanted = min(len(active), ranks)

@@ -105,7 +105,7 @@ def test_it_changes_bare_nodes_and_measures_them(cluster: Cluster, tmp_path: pat
     assert measured and all(row["out_of_place"]["busbw_gbs"] > 0 for r in measured for row in r["rows"])
     for node in NODES:
         seen = run.record["nodes"][node]
-        assert [device["name"] for device in seen["rdma"]["observed"]["devices"]] == ["mlx5_0", "mlx5_1"]
+        assert [device["name"] for device in seen["rdma"]["observed"]["hcas"]] == ["mlx5_0", "mlx5_1"]
         keys = json.dumps(seen["kernel"]["keys"])
         assert "net.core.rmem_max" in keys and "134217728" in keys
     assert (tmp_path / "latest/report.html").stat().st_size > 0

@@ -14,6 +14,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_size
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import expectation, transport
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result import shape_run, shape_runs
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_busbw import judge_busbw
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.line_rates import LineRates
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,15 +50,20 @@ def raw(stdout: str = "", **more: t.Any) -> dict[str, t.Any]:
 
 NAMES = {"n1": "host-a", "n2": "host-b"}
 WHOLE = HEAD + line(1 << 20, 20.0) + line(1 << 30, 45.0) + FOOT
-RDMA = {
-    "rdma": {
-        "observed": {
-            "devices": [
-                {"name": name, "ports": [{"state": "ACTIVE", "rate_gbps": 400.0}]} for name in ("mlx5_0", "mlx5_1")
-            ]
-        }
-    }
-}
+
+
+def hcas(*names: str, layer: str = "InfiniBand", gbps: float = 400.0) -> list[dict[str, t.Any]]:
+    """What hca_info says of HCAs with one active port each, as far as the judge reads it."""
+    port = {"port": 1, "state": "ACTIVE", "rate_gbps": gbps, "link_layer": layer, "netdev": ""}
+    same = {"driver": "mlx5_core", "rdma_driver": "mlx5_core", "vf": False, "pcie": None, "board_id": "", "gpu": None}
+    return [{"name": name, "ports": [port], **same} for name in names]
+
+
+def with_hcas(found: list[dict[str, t.Any]]) -> dict[str, t.Any]:
+    return {"rdma": {"observed": {"hcas": found, "netdevs": {}}}}
+
+
+RDMA = with_hcas(hcas("mlx5_0", "mlx5_1"))
 NODES = {"n1": RDMA, "n2": RDMA}
 
 
@@ -250,7 +256,7 @@ def test_line_rate_is_what_the_poorest_node_s_hcas_give() -> None:
     assert judged(85.0)[0] == "pass", "2 × 400 Gb/s are 100 GB/s"
     status, why = judged(60.0)
     assert status == "fail" and "2 × 400 Gb/s" in why
-    one = {"rdma": {"observed": {"devices": RDMA["rdma"]["observed"]["devices"][:1]}}}
+    one = with_hcas(hcas("mlx5_0"))
     run = shape_run(raw(HEAD + line(8 << 30, 42.0) + FOOT), NAMES)
     assert judge_busbw([run], {}, {"n1": RDMA, "n2": one})[0][0]["line_rate_gbs"] == 50.0
 
@@ -323,12 +329,23 @@ def test_expected_busbw_grows_with_size_and_stays_below_its_peak(
 def test_one_nic_a_rank_for_collectives_without_rings() -> None:
     run = shape_run(raw(WHOLE, collective="alltoall", ranks=16), NAMES)
     run["ranks"] = 16
-    ports = [{"state": "ACTIVE", "rate_gbps": 400.0}]
-    devices = [{"name": f"mlx5_{number}", "ports": ports} for number in range(8)]
-    observed = dict.fromkeys(("n1", "n2"), {"rdma": {"observed": {"devices": devices}}})
-    rate = expectation.expect(run, {}, observed).line_rate_gbs
+    observed = dict.fromkeys(("n1", "n2"), with_hcas(hcas(*(f"mlx5_{number}" for number in range(8)))))
+    rates = LineRates(observed, {})
+    rate = expectation.expect(run, {}, observed, rates).line_rate_gbs
     assert rate == pytest.approx(50.0 * 15 / 8), "8 of 15 parts cross the NIC"
-    assert expectation.expect({**run, "collective": "all_reduce"}, {}, observed).line_rate_gbs == 400.0
+    assert expectation.expect({**run, "collective": "all_reduce"}, {}, observed, rates).line_rate_gbs == 400.0
+
+
+def test_only_ports_that_carry_collectives_count() -> None:
+    """A storage adapter beside the compute ones adds nothing; the site's own choice beats the rule."""
+    node = with_hcas([*hcas("mlx5_0", "mlx5_1"), *hcas("mlx5_storage", layer="Ethernet", gbps=200.0)])
+    run = shape_run(raw(WHOLE), NAMES)
+    observed = dict.fromkeys(("n1", "n2"), node)
+    assert judge_busbw([run], {}, observed)[0][0]["line_rate_gbs"] == 100.0
+    chosen = {"rdma_select_names": ["mlx5_0"]}
+    assert judge_busbw([run], chosen, observed)[0][0]["line_rate_gbs"] == 50.0
+    other = {**hcas("efa_0", layer="Ethernet", gbps=100.0)[0], "driver": "efa", "rdma_driver": "efa"}
+    assert judge_busbw([run], {}, dict.fromkeys(("n1", "n2"), with_hcas([other])))[0][0]["line_rate_gbs"] == 12.5
 
 
 def test_every_verdict_can_be_derived_again() -> None:
@@ -336,7 +353,7 @@ def test_every_verdict_can_be_derived_again() -> None:
     run = shape_run(raw(WHOLE), NAMES)
     verdicts, _ = judge_busbw([run], {}, NODES)
     for verdict, row in zip(verdicts, run["rows"], strict=True):
-        point = expectation.Expectations(run, {}, NODES).at(row["size_bytes"])
+        point = expectation.Expectations(run, {}, NODES, LineRates(NODES, {})).at(row["size_bytes"])
         assert verdict["busbw_gbs"] == row["out_of_place"]["busbw_gbs"]
         assert verdict["expected_busbw_gbs"] == point.busbw_gbs
         assert verdict["margin"] == pytest.approx(verdict["busbw_gbs"] / point.busbw_gbs - 1)
