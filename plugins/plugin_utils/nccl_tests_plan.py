@@ -207,7 +207,7 @@ def mpi_transport(transport: str, networks: t.Sequence[str], nodes: t.Sequence[N
     """What forces Open MPI onto *transport*: {claim, mca, environment, networks}.
 
     tcp: the TCP component alone, on the networks given. rdma: UCX on hardware; on Soft-RoCE, where UCX fails, libfabric's verbs
-    provider, with receive queues small enough for it.
+    provider over the first network, with receive queues small enough for it.
     """
     verbose = {"pml_base_verbose": "10"}
     if transport == "tcp":
@@ -229,8 +229,8 @@ def mpi_transport(transport: str, networks: t.Sequence[str], nodes: t.Sequence[N
                 "opal_common_ofi_verbose": "1",
                 **verbose,
             },
-            "environment": {"FI_UNIVERSE_SIZE": str(len(nodes)), **SMALL_QUEUES},
-            "networks": list(networks),
+            "environment": {"FI_UNIVERSE_SIZE": str(len(nodes)), **SMALL_QUEUES, **_same_rail(networks, nodes)},
+            "networks": list(networks[:1]),
         }
     devices = sorted({f"{port['device']}:{port['port']}" for port in nodes[0].active_hcas})
     return {
@@ -239,6 +239,16 @@ def mpi_transport(transport: str, networks: t.Sequence[str], nodes: t.Sequence[N
         "environment": {"UCX_TLS": "rc,ud,self,sm", "UCX_NET_DEVICES": ",".join(devices)},
         "networks": list(networks),
     }
+
+
+def _same_rail(networks: t.Sequence[str], nodes: t.Sequence[NodeMeans]) -> dict[str, str]:
+    """What keeps libfabric (fi_verbs(7)) to one rail.
+
+    It takes whichever device the kernel lists first, on each node for itself, and waits for ever for a connection
+    from one rail to another.
+    """
+    devices = {node.device_on(networks[0]) for node in nodes} if networks else set()
+    return {"FI_VERBS_DEVICE_NAME": devices.pop()} if len(devices) == 1 else {}
 
 
 def _nccl_runs(nodes: t.Sequence[NodeMeans], values: Settings, settings: Settings) -> list[dict[str, t.Any]]:

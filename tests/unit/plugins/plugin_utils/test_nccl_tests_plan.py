@@ -184,6 +184,8 @@ def test_without_gpus_the_network_is_measured_with_mpi() -> None:
     assert plan.runs[0]["mca"]["btl"] == "self,tcp"
     assert plan.runs[4]["mca"]["mtl_ofi_provider_include"] == "verbs;ofi_rxm"
     assert plan.runs[4]["environment"]["FI_UNIVERSE_SIZE"] == "2"
+    assert plan.runs[4]["environment"]["FI_VERBS_DEVICE_NAME"] == "mlx5_0"
+    assert plan.runs[4]["networks"] == ["203.0.113.0/25"]
     assert plan.runs[5]["mca"]["btl_tcp_if_include"] == "203.0.113.0/25"
 
 
