@@ -47,5 +47,8 @@ class Finding:
 
 
 def worst_first(findings: t.Iterable[Finding]) -> list[Finding]:
-    """Errors, then warnings, then notices; by node and subject within each, so that two runs read alike."""
-    return sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), f.node, f.subject, f.id))
+    """Errors, then warnings, then notices; by node and subject within each, so that two runs read alike.
+
+    What no single node is to blame for comes after what one is: it is most often the consequence.
+    """
+    return sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), not f.node, f.node, f.subject, f.id))
