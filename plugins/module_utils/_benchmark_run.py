@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import re
 import resource
 import subprocess
 import sys
@@ -41,8 +40,6 @@ NOTICE_S = 5.0
 RENEW_S = 10.0
 #: how long a node may take to greet, to count and to stop, in seconds
 GREETING_S, ANSWER_S = 60.0, 20.0
-#: a line of a table: a size in bytes and a count of elements
-_ROW = re.compile(r"^\s*\d+\s+\d+\s", re.MULTILINE)
 #: nodes whose NCCL logs are brought back from a large run: the first, the last, and those that failed
 LOG_NODES = 4
 
@@ -136,14 +133,6 @@ class BenchmarkRun:
     # -- one run
 
     def _one(self, run: Run) -> dict[str, t.Any]:
-        """The run, and once more if it hung before its first size: a hang at the start that does not come again is told, not failed."""
-        result = self._attempt(run)
-        hung = result["timed_out"] and not run.alone and not _ROW.search(result["stdout"])
-        if not hung or self._ended or result["lost"]:
-            return result
-        return {**self._attempt(run), "first_attempt": result["problem"]}
-
-    def _attempt(self, run: Run) -> dict[str, t.Any]:
         nodes = [node for node in run.nodes if node not in self._peers.lost]
         if run.alone:  # two names of one machine would disturb each other
             nodes = [node for node in nodes if node in self._peers.nodes]
@@ -195,7 +184,6 @@ class BenchmarkRun:
             "report": None,
             "lost": {},
             "gone": {},
-            "first_attempt": "",
             "deltas": {},
             "logs": {},
         }

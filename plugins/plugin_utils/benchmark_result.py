@@ -17,7 +17,7 @@ TEXT_LIMIT = 200_000
 HALVES = ("out_of_place", "in_place")
 KEPT = (
     "backend", "launcher", "collective", "stage", "rail", "nodes", "ranks", "argv", "environment", "started", "seconds", "rc",
-    "timed_out", "timeout_s", "problem", "first_attempt", "lost", "stdout", "stderr",
+    "timed_out", "timeout_s", "problem", "lost", "stdout", "stderr",
 )  # fmt: skip
 
 

@@ -145,7 +145,7 @@ def _not_measured(problem: str) -> Finding:
 
 def _failure(run: Run) -> list[Finding]:
     if run["failure"] is None:
-        return [_repeated(run)] if run["first_attempt"] else []
+        return []
     said, fix = FAILURES.get(run["failure"], (f"the run failed ({run['failure']})", "read the run's log"))
     kept = f" ({len(run['rows'])} size(s) were measured before)" if run["rows"] else ""
     # A run that was not started for want of nodes follows from what happened to these nodes, which is said elsewhere.
@@ -162,19 +162,6 @@ def _failure(run: Run) -> list[Finding]:
         )
         for node in run["failing_hosts"] or [""]
     ]
-
-
-def _repeated(run: Run) -> Finding:
-    return Finding(
-        id="benchmark_repeated",
-        severity="warning",
-        node="",
-        subject=_what(run),
-        evidence=f"the first attempt hung before its first size ({run['first_attempt']}), the second one was whole",
-        expected="a start that does not hang",
-        cause="lost packets while connections were made, or a node that was busy",
-        fix="if it comes again: ansible-playbook gpufabric.cluster.diagnose",
-    )
 
 
 def _details(run: Run, node: str) -> str:

@@ -41,8 +41,11 @@ class NodeMeans:
 
     @property
     def rails(self) -> dict[str, str]:
-        """{network: interface} of those networks that lie on an HCA's interface."""
-        netdevs = {port["netdev"] for port in self.tools["ports"] if port["netdev"]}
+        """{network: interface} of those networks that lie on the interface of an HCA whose port is up.
+
+        A rail that is known to be down is no place for a run: it would only wait there until its time is up.
+        """
+        netdevs = {port["netdev"] for port in self.active_hcas if port["netdev"]}
         return {network: name for network, name in self.networks.items() if name in netdevs}
 
     def device_on(self, network: str) -> str:

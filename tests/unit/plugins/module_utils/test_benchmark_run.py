@@ -129,13 +129,6 @@ def test_a_run_that_hangs_is_ended_with_all_its_processes(lease: Lease) -> None:
     assert _run_processes.of_run(FS, lease.run_id, lease.directory, with_services=False) == []
 
 
-def test_a_start_that_hangs_is_tried_once_more(lease: Lease, tmp_path: pathlib.Path) -> None:
-    once = {"environment": {"FAKE_RUN": "hang_once", "FAKE_NOTE": str(tmp_path / "note")}, "timeout_s": 8.0}
-    _, (run,) = carried_out(lease, parameters(lease.run_id, once), 60)
-    assert run["failure"] is None and len(run["rows"]) == 4
-    assert "time limit of 8 s" in run["first_attempt"]
-
-
 def test_a_controller_that_is_gone_ends_it_all(lease: Lease) -> None:
     params = parameters(lease.run_id, {"environment": {"FAKE_RUN": "hang"}, "timeout_s": 300.0}, ttl_s=2)
     nccl_tests.start(nccl_tests.build_job(params, FS), FS, 2)

@@ -43,7 +43,7 @@ def raw(stdout: str = "", **more: t.Any) -> dict[str, t.Any]:
         "interfaces": {}, "nodes": ["n1", "n2"], "ranks": 2, "argv": ["mpirun", "all_reduce_perf", "-n", "20"],
         "environment": {"NCCL_DEBUG": "INFO"}, "started": "2026-01-01T00:00:00+00:00", "seconds": 1.0, "rc": 0,
         "timed_out": False, "timeout_s": 60.0, "problem": "", "stdout": stdout, "stderr": "", "report": None, "lost": {},
-        "gone": {}, "first_attempt": "",
+        "gone": {},
         "deltas": {}, "logs": {}, **more,
     }  # fmt: skip
 
@@ -138,12 +138,6 @@ def test_a_report_is_read_before_the_text_and_only_if_it_is_whole() -> None:
     assert run["rows"][0]["out_of_place"]["time_us"] == 5.123456
     run = shape_run(raw(WHOLE, report={**report, "results": [entry]}), NAMES)
     assert run["rows"][0]["out_of_place"]["busbw_gbs"] == 20.0
-
-
-def test_a_start_that_hung_once_is_told() -> None:
-    run = shape_run(raw(WHOLE, first_attempt="not finished within its time limit of 60 s"), NAMES)
-    _, findings = judge_busbw([run], {"nccl_tests_line_rate_gbps": 1}, NODES)
-    assert [(f.id, f.severity) for f in findings] == [("benchmark_repeated", "warning")]
 
 
 def test_nodes_that_ran_alone_are_a_run_each() -> None:

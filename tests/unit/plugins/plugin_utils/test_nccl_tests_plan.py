@@ -208,6 +208,12 @@ def test_a_rail_that_one_node_lacks_is_not_used() -> None:
     assert plan.runs[0]["networks"] == ["203.0.113.0/25"]
 
 
+def test_a_rail_that_is_down_on_one_node_is_not_used() -> None:
+    down = [PORTS[0], {**PORTS[1], "state": "DOWN"}]
+    plan = planned([means("n1"), means("n2", ports=down)], stages=["cluster", "rail"], mpi_transports=["tcp"])
+    assert {network for run in plan.runs for network in run["networks"]} == {"203.0.113.0/25"}
+
+
 def test_with_gpus_the_stages_and_their_ranks() -> None:
     plan = planned([means("n1", 8), means("n2", 8)], preset="standard", collectives=["all_reduce"])
     assert plan.backend == "nccl"
