@@ -71,7 +71,7 @@ def judge_busbw(
     """(verdicts, findings). settings: of the roles nccl_tests and rdma; nodes: {node: {part: what was observed}}.
 
     left_out: [{node, why}]; problem: why nothing was run.
-    A verdict: stage, collective, rail, transport, size_bytes, busbw_gbs, expected_busbw_gbs, line_rate_gbs, margin, status, why.
+    A verdict: stage, collective, rail, transport, nodes, size_bytes, busbw_gbs, expected_busbw_gbs, line_rate_gbs, margin, status, why.
     """
     findings = [_left_out(entry) for entry in left_out]
     if problem and not runs:
@@ -188,6 +188,7 @@ def _verdict(run: Run, row: t.Mapping[str, t.Any], expectations: Expectations, l
         "collective": run["collective"],
         "rail": run["rail"],
         "transport": run["transport"]["claimed"],
+        "nodes": run["nodes"],
         "size_bytes": size,
         "busbw_gbs": busbw,
         "expected_busbw_gbs": point.busbw_gbs,

@@ -14,7 +14,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import 
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import group_key
 
 #: version of run.json; a reader accepts this and all earlier ones
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 SCHEMA = pathlib.Path(__file__).parent / "data" / "run_record.schema.json"
 

@@ -16,27 +16,33 @@ FILE_MODE = 0o600
 
 
 def write_run(results: pathlib.Path, run_id: str, files: t.Mapping[str, str]) -> pathlib.Path:
-    """Write *files* ({relative name: text}) to results/<run id>/ and point results/latest to it.
+    """Write *files* ({relative name: text}) to results/<run id>/ and point results/latest to it. Raises OSError."""
+    target = write_whole(results, run_id, files)
+    _point_latest(results, run_id)
+    return target
+
+
+def write_whole(results: pathlib.Path, name: str, files: t.Mapping[str, str]) -> pathlib.Path:
+    """Write *files* ({relative name: text}) to results/<name>/, which must not hold anything yet.
 
     The directory appears with all its files in it, or, after a crash or on a full disk, not at all.
     Raises OSError where *results* cannot be written.
     """
     results.mkdir(parents=True, exist_ok=True)
-    partial = results / f".{run_id}.partial"
+    partial = results / f".{name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(mode=DIRECTORY_MODE)
-        for name, text in files.items():
-            path = partial / name
+        for relative, text in files.items():
+            path = partial / relative
             path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
             path.touch(FILE_MODE)
             path.write_text(text, encoding="utf-8", errors="replace")
-        target = results / run_id
+        target = results / name
         partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _point_latest(results, run_id)
     return target
 
 

@@ -16,8 +16,8 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import 
 HERE = pathlib.Path(__file__).parent
 
 
-def render_html(record: t.Mapping[str, t.Any]) -> str:
-    """The whole report of a run record. Everything from the record is escaped; charts are Plotly's own HTML."""
+def page(template: str, **values: t.Any) -> str:
+    """A page from one of the templates beside this file; every value is escaped unless the template says that it is HTML."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
@@ -25,8 +25,14 @@ def render_html(record: t.Mapping[str, t.Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    return environment.get_template(template).render(**values)
+
+
+def render_html(record: t.Mapping[str, t.Any]) -> str:
+    """The whole report of a run record. Everything from the record is escaped; charts are Plotly's own HTML."""
     charts = busbw_charts(record)
-    return environment.get_template("report.html.j2").render(
+    return page(
+        "report.html.j2",
         record=record,
         charts=charts,
         plotly_script=plotly_script() if charts else "",

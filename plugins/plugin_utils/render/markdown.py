@@ -17,7 +17,7 @@ def render_markdown(record: t.Mapping[str, t.Any]) -> str:
     if record["findings"]:
         parts.append("## Findings")
         parts.append(
-            _table(
+            table(
                 ["severity", "node", "subject", "seen", "expected", "why", "what to type"],
                 map(_finding_row, record["findings"]),
             )
@@ -25,7 +25,7 @@ def render_markdown(record: t.Mapping[str, t.Any]) -> str:
     for run in record["benchmark"].get("runs", []):
         parts.append(f"## {run['collective']}, {run['stage']}, {run['backend']}, {run['ranks']} ranks")
         header = ["size (bytes)", "time (µs)", "algbw (GB/s)", "busbw (GB/s)", "#wrong"]
-        parts.append(_table(header, (_measured_row(row) for row in run["rows"])))
+        parts.append(table(header, (_measured_row(row) for row in run["rows"])))
     return "\n\n".join(parts) + "\n"
 
 
@@ -39,7 +39,8 @@ def _measured_row(row: t.Mapping[str, t.Any]) -> list[str]:
     return [str(row["size_bytes"]), *(str(half[key]) for key in ("time_us", "algbw_gbs", "busbw_gbs", "wrong"))]
 
 
-def _table(header: t.Sequence[str], rows: t.Iterable[t.Sequence[str]]) -> str:
+def table(header: t.Sequence[str], rows: t.Iterable[t.Sequence[str]]) -> str:
+    """A Markdown table; a cell may hold anything."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(
         "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines
