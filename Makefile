@@ -6,13 +6,16 @@ SHELL := /bin/sh
 BIN := .venv/bin
 PYTHON_SOURCES := plugins lab tests tools
 
-.PHONY: help setup demo test test-lab lint typecheck sanity docs unit molecule build clean
+.PHONY: help setup setup-lora demo test test-lab lint typecheck sanity docs unit molecule build clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 setup: ## Install what the rest needs (Debian packages, .venv)
 	@tools/setup
+
+setup-lora: setup ## PyTorch, transformers and peft too, for the tests that train
+	@tools/setup lora
 
 demo: setup ## Run site.yml on an embedded cluster of two virtual machines, and report
 	@tools/demo
@@ -42,12 +45,12 @@ build: setup ## Build the archive, install it elsewhere, syntax-check its playbo
 molecule: setup ## The scenarios that need no long lab run
 	@tools/molecule default
 
-unit: setup ## pytest
+unit: setup-lora ## pytest
 	$(BIN)/python -m pytest
 
-test-lab: setup ## What takes longer: every scenario and every test on virtual machines
+test-lab: setup-lora ## What takes longer: every scenario and every test on virtual machines
 	@tools/molecule
-	GPUFABRIC_LAB=1 $(BIN)/python -m pytest -m lab
+	GPUFABRIC_LAB=1 $(BIN)/python -m pytest -m "lab or slow"
 
 clean: ## Remove what was generated, but for the lab's image cache
 	rm -rf .venv .ansible .cache collections/ansible_collections gpufabric-cluster-*.tar.gz

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One program file that a lease puts on a node: guard, agent, launcher and the MPI collectives. PRIVATE to the collection.
+"""One program file that a lease puts on a node: guard, agent, launcher, the MPI collectives and the training. PRIVATE to the collection.
 
 A module's own code is gone as soon as the module has answered. What must go on is packed from the same sources into one
 executable archive (zipapp), which needs nothing but Python.
@@ -69,7 +69,7 @@ def _source(name: str) -> str:
 
 
 def main(argv: t.Sequence[str]) -> int:
-    """guard RUN | agent RUN | run RUN | collective NAME OPTIONS...
+    """guard RUN | agent RUN | run RUN | collective NAME OPTIONS... | train TASK
 
     Each command imports only what it needs: an archive keeps no compiled code, so a rank would compile all of it.
     """
@@ -78,9 +78,13 @@ def main(argv: t.Sequence[str]) -> int:
         from ansible_collections.gpufabric.cluster.plugins.module_utils import _mpi_collectives
 
         return _mpi_collectives.main(arguments)
+    if command == "train":
+        from ansible_collections.gpufabric.cluster.plugins.module_utils import _training_step
+
+        return _training_step.main(arguments)
     if command in ("guard", "agent", "run"):
         return _serve(command, arguments[0])
-    sys.stderr.write("usage: node_tool guard|agent|run RUN, or node_tool collective NAME OPTIONS\n")
+    sys.stderr.write("usage: node_tool guard|agent|run RUN, or collective NAME OPTIONS, or train TASK\n")
     return 2
 
 

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What PyTorch really issues: small models trained for a few steps by processes on this machine (gloo), every
-collective of the last step recorded.
+collective of the last step recorded, DDP and FSDP2 through the code that the role lora_workload runs on nodes.
 
-Collectives reach the dispatcher whoever calls them (DDP's reducer in C++, FSDP in Python), so a dispatch mode sees
-them all.
+A program of its own, since PyTorch cannot be imported beside Ansible, which replaces sys.intern:
+issued_messages.py CASES RANKS PORT OUT, where CASES and OUT are files of JSON.
 """
 
 from __future__ import annotations
@@ -14,55 +14,24 @@ import functools
 import json
 import os
 import pathlib
+import signal
 import socket
-import time
+import subprocess
+import sys
 import typing as t
-
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 STEPS = 4
 LIMIT_S = 900.0
+COLLECTIONS = pathlib.Path(__file__).resolve().parents[2] / "collections"
 
-#: operators of the namespaces c10d and _c10d_functional, by nccl-tests' name of the collective
-COLLECTIVES = {
-    "allreduce_": "all_reduce",
-    "all_reduce": "all_reduce",
-    "broadcast_": "broadcast",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather",
-    "_reduce_scatter_base_": "reduce_scatter",
-    "reduce_scatter_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "reduce_": "reduce",
-}
+#: the keys of a case that are none of the recipe's further options
+OWN = ("accumulation", "clip", "wrap")
 
 
-class Recorder(TorchDispatchMode):
-    """Collects [collective, bytes of its whole buffer] of every collective that is issued while it is on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.issued: list[tuple[str, int]] = []
-
-    def __torch_dispatch__(self, func: t.Any, types: t.Any, args: t.Any = (), kwargs: t.Any = None) -> t.Any:
-        if any(issubclass(one, DTensor) for one in types):
-            return NotImplemented  # let it unfold into plain tensors, whose collectives come here again
-        if func.namespace in ("c10d", "_c10d_functional"):
-            name = func._schema.name.partition("::")[2]
-            if name not in ("wait_tensor", "barrier", "_wrap_tensor_autograd"):
-                self.issued.append((COLLECTIVES.get(name, name), max((_bytes(one) for one in args), default=0)))
-        return func(*args, **(kwargs or {}))
-
-
-def _bytes(given: t.Any) -> int:
-    if isinstance(given, torch.Tensor):
-        return given.numel() * given.element_size()
-    return sum(map(_bytes, given)) if isinstance(given, (list, tuple)) else 0
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def issued_by(cases: t.Sequence[dict[str, t.Any]], ranks: int, folder: pathlib.Path) -> list[list[tuple[str, int]]]:
@@ -71,23 +40,27 @@ def issued_by(cases: t.Sequence[dict[str, t.Any]], ranks: int, folder: pathlib.P
     A case: {config, dtype, lora: peft's arguments or None, strategy, options}, see _train. All run one after the
     other in the same processes, which are ended after LIMIT_S.
     """
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    out = folder / f"issued-{ranks}.json"
-    context = mp.spawn(_work, args=(ranks, port, list(cases), str(out)), nprocs=ranks, join=False)
-    end = time.monotonic() + LIMIT_S
-    try:
-        while not context.join(timeout=1.0):
-            if time.monotonic() > end:
-                raise TimeoutError(f"{len(cases)} cases on {ranks} ranks took more than {LIMIT_S:.0f} s")
-    finally:
-        for process in context.processes:
-            process.kill()
+    given, out = folder / f"cases-{ranks}.json", folder / f"issued-{ranks}.json"
+    given.write_text(json.dumps(cases))
+    command = [sys.executable, __file__, str(given), str(ranks), str(free_port()), str(out)]
+    environment = {**os.environ, "PYTHONPATH": f"{COLLECTIONS}:{os.environ.get('PYTHONPATH', '')}"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        try:
+            said, _nothing = process.communicate(timeout=LIMIT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        raise RuntimeError(f"the processes that train ended with {process.returncode}: {said[-2000:]}")
     return [[(name, size) for name, size in issued] for issued in json.loads(out.read_text())]
 
 
 def _work(rank: int, ranks: int, port: int, cases: list[dict[str, t.Any]], out: str) -> None:
+    import torch
+    import torch.distributed as dist
+
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks))
     os.environ.update(
         LOCAL_RANK=str(rank), GLOO_SOCKET_IFNAME="lo", DS_ACCELERATOR="cpu", TOKENIZERS_PARALLELISM="false"
@@ -108,87 +81,47 @@ def _attempt(case: t.Mapping[str, t.Any], ranks: int) -> list[tuple[str, int]]:
         return [(f"failed: {error!r}", 0)]
 
 
-def _model(case: t.Mapping[str, t.Any]) -> torch.nn.Module:
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(**case["config"])
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, case["dtype"]))
-    if case["lora"] is not None:
-        import peft
-
-        model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **case["lora"]))
-    return t.cast("torch.nn.Module", model)
-
-
-def _layers(model: torch.nn.Module) -> list[torch.nn.Module]:
-    return next(
-        list(m) for n, m in model.named_modules() if isinstance(m, torch.nn.ModuleList) and n.endswith(("layers", ".h"))
-    )
-
-
 def _train(case: t.Mapping[str, t.Any], ranks: int) -> list[tuple[str, int]]:
     """strategy: ddp, fsdp2, fsdp or zero1 to 3, with its own arguments as options; beside them accumulation, clip,
     replicas, wrap and precision.
     """
-    options = dict(case["options"])
-    accumulation, clip = options.pop("accumulation", 1), options.pop("clip", False)
-    model = _model(case)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    engine = None
-    if case["strategy"].startswith("zero"):
-        model = engine = _deepspeed(model, trained, case, options, accumulation)
-    else:
-        model = {"ddp": _ddp, "fsdp2": _fsdp2, "fsdp": _fsdp1}[case["strategy"]](model, options, ranks)
-    optimizer = None if engine else torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    import torch
+    from ansible_collections.gpufabric.cluster.plugins.module_utils import _training_model
+    from ansible_collections.gpufabric.cluster.plugins.module_utils._issued_collectives import Recorder
+    from ansible_collections.gpufabric.cluster.plugins.module_utils._training_task import Training
+
+    options = {name: value for name, value in case["options"].items() if name not in OWN}
+    kept = {name: case["options"][name] for name in ("accumulation", "clip") if name in case["options"]}
+    training = Training(
+        "case",
+        case["config"],
+        case["strategy"],
+        case["lora"],
+        case["dtype"],
+        batch=2,
+        sequence=8,
+        options=options,
+        **kept,
+    )
+    model = _training_model.build(training, "cpu")
+    if training.strategy.startswith("zero"):
+        return _train_deepspeed(model, training)
+    own = training.strategy == "fsdp"
+    model = _fsdp1(model, case["options"]) if own else _training_model.spread(model, training, ranks, "cpu")
+    optimizer = torch.optim.SGD(_training_model.trained(model), lr=0.01)
     for _step in range(STEPS):
         with Recorder() as recorder:
-            for micro in range(accumulation):
-                tokens = torch.randint(1, 60, (2, 8))
-                quiet = case["strategy"] == "ddp" and micro < accumulation - 1
-                with model.no_sync() if quiet else contextlib.nullcontext():  # type: ignore[operator]
-                    loss = model(input_ids=tokens, labels=tokens).loss
-                    if engine is not None:
-                        engine.backward(loss)
-                        engine.step()
-                    else:
-                        loss.backward()
-            if optimizer is not None:
-                if clip:
-                    torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
+            _training_model.step(model, optimizer, training, torch.randint(1, 60, (2, 8)))
     return recorder.issued
 
 
-def _ddp(model: torch.nn.Module, options: dict[str, t.Any], _ranks: int) -> torch.nn.Module:
-    return torch.nn.parallel.DistributedDataParallel(model, **options)
-
-
-def _fsdp2(model: torch.nn.Module, options: dict[str, t.Any], ranks: int) -> torch.nn.Module:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    given: dict[str, t.Any] = {}
-    if "precision" in options:
-        param, reduce = (getattr(torch, name) for name in options["precision"])
-        given["mp_policy"] = MixedPrecisionPolicy(param_dtype=param, reduce_dtype=reduce)
-    if "replicas" in options:
-        shape = (options["replicas"], ranks // options["replicas"])
-        given["mesh"] = init_device_mesh("cpu", shape, mesh_dim_names=("copy", "shard"))
-    if options.get("reshard") is False:
-        given["reshard_after_forward"] = False
-    for layer in _layers(model):
-        fully_shard(layer, **given)
-    return t.cast("torch.nn.Module", fully_shard(model, **given))
-
-
-def _fsdp1(model: torch.nn.Module, options: dict[str, t.Any], _ranks: int) -> torch.nn.Module:
+def _fsdp1(model: t.Any, options: t.Mapping[str, t.Any]) -> t.Any:
+    import torch
+    from ansible_collections.gpufabric.cluster.plugins.module_utils import _training_model
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
     from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
-    kind = type(_layers(model)[0])
+    kind = type(_training_model.layers(model)[0])
     if options.get("wrap") == "adapter":
         from peft.utils.other import fsdp_auto_wrap_policy
 
@@ -206,24 +139,41 @@ def _fsdp1(model: torch.nn.Module, options: dict[str, t.Any], _ranks: int) -> to
     )
 
 
-def _deepspeed(
-    model: torch.nn.Module,
-    trained: list[torch.nn.Parameter],
-    case: t.Mapping[str, t.Any],
-    options: dict[str, t.Any],
-    accumulation: int,
-) -> t.Any:
+def _train_deepspeed(model: t.Any, training: t.Any) -> list[tuple[str, int]]:
     import deepspeed
+    import torch
+    from ansible_collections.gpufabric.cluster.plugins.module_utils import _training_model
+    from ansible_collections.gpufabric.cluster.plugins.module_utils._issued_collectives import Recorder
 
     settings = {
-        "train_micro_batch_size_per_gpu": 2,
-        "gradient_accumulation_steps": accumulation,
+        "train_micro_batch_size_per_gpu": training.batch,
+        "gradient_accumulation_steps": training.accumulation,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}},
-        "zero_optimization": {"stage": int(case["strategy"][-1]), **options},
-        "bf16": {"enabled": case["dtype"] == "bfloat16"},
+        "zero_optimization": {"stage": int(training.strategy[-1]), **training.options},
+        "bf16": {"enabled": training.dtype == "bfloat16"},
         "zero_force_ds_cpu_optimizer": False,
     }
     engine, *_rest = deepspeed.initialize(
-        model=model, model_parameters=trained, config=settings, dist_init_required=False
+        model=model,
+        model_parameters=_training_model.trained(model),
+        config=settings,
+        dist_init_required=False,
     )
-    return engine
+    for _step in range(STEPS):
+        with Recorder() as recorder:
+            for _micro in range(training.accumulation):
+                tokens = torch.randint(1, 60, (training.batch, training.sequence))
+                engine.backward(engine(input_ids=tokens, labels=tokens).loss)
+                engine.step()
+    return recorder.issued
+
+
+def main(arguments: t.Sequence[str]) -> None:
+    import torch.multiprocessing as mp
+
+    cases, ranks, port, out = arguments
+    mp.spawn(_work, args=(int(ranks), int(port), json.loads(pathlib.Path(cases).read_text()), out), nprocs=int(ranks))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
