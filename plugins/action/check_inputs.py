@@ -15,6 +15,7 @@ from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import lookup_loader
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import role_specs
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.job_slice import slice_refusal
 
 
 class ActionModule(ActionBase):
@@ -26,6 +27,10 @@ class ActionModule(ActionBase):
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         task_vars = task_vars or {}
         pattern = self._task.args.get("nodes", "all:!localhost")
+        refusal = slice_refusal(task_vars)
+        if refusal:
+            result.update(failed=True, msg=refusal)
+            return result
         nodes = _nodes(task_vars, pattern, self._loader)
         if not nodes and not boolean(self._task.args.get("may_be_empty", False)):
             result.update(

@@ -13,7 +13,7 @@ author:
 description:
   - Walks the variables of every node once, on the controller, and reports misspelt names and wrong types as findings.
   - Starts a run by giving it an identifier.
-  - Fails only where the inventory holds no node at all.
+  - Fails only where the inventory holds no node at all, or where the job is one slice of several, which sees a part of the nodes.
 extends_documentation_fragment:
   - gpufabric.cluster._attributes
   - gpufabric.cluster._attributes.info_module
