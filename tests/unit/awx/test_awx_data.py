@@ -24,21 +24,29 @@ TEMPLATES = {template["name"]: template for template in data()["job_templates"]}
 SPECS = role_specs.load_specs()
 
 
+class Default(t.NamedTuple):
+    """A role's default: the value, and the collection-wide variable that it is read from, if any."""
+
+    value: t.Any
+    shared: str = ""
+
+
 @functools.cache
-def defaults(role: str) -> dict[str, t.Any]:
+def defaults(role: str) -> dict[str, Default]:
     path = ROOT / "roles" / role / "defaults/main.yml"
-    return (yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
+    found = {}
+    for name, value in ((yaml.safe_load(path.read_text()) if path.exists() else None) or {}).items():
+        read = re.fullmatch(r"\{\{ (\w+) \| default\((.+)\) \}\}", str(value))
+        found[name] = Default(yaml.safe_load(read[2]), read[1]) if read else Default(value)
+    return found
 
 
 def option_of(variable: str, roles: t.Iterable[str]) -> dict[str, t.Any] | None:
     """The option that *variable* sets in one of *roles*: its own, or one whose default reads it."""
     for role in roles:
-        for name, option in SPECS.options.get(role, {}).items():
-            if name == variable:
-                return {**option, "default": defaults(role).get(name, option.get("default"))}
-            read = re.fullmatch(r"\{\{ (\w+) \| default\((.+)\) \}\}", str(defaults(role).get(name)))
-            if read and read[1] == variable:
-                return {**option, "default": yaml.safe_load(read[2])}
+        for name, default in defaults(role).items():
+            if variable in (name, default.shared):
+                return {**SPECS.options[role][name], "default": default.value}
     return None
 
 
