@@ -87,7 +87,7 @@ def site(cluster: Cluster, results: pathlib.Path, *arguments: str) -> Run:
 
 def on(cluster: Cluster, node: str, text: str) -> str:
     """What a command prints on a node."""
-    return cluster.run(node, text, timeout_s=120).stdout
+    return cluster.run(node, text, timeout_s=120).output
 
 
 def first_error(run: Run) -> tuple[str, str]:
