@@ -57,11 +57,16 @@ def write(
         "rows": list(rows),
     }
     record["figures"] = derive(name, json.loads(json.dumps(record)))
+    path = folder / f"{name}.json"
+    path.write_text(text_of(record))
+    return path
+
+
+def text_of(record: t.Mapping[str, t.Any]) -> str:
+    """A record as it lies on disk: a line a row."""
     head = json.dumps({key: record[key] for key in KEYS if key != "rows"}, indent=2)
     lines = ",\n".join("    " + json.dumps(row) for row in record["rows"])
-    path = folder / f"{name}.json"
-    path.write_text(f'{head[:-2]},\n  "rows": [\n{lines}\n  ]\n}}\n')
-    return path
+    return f'{head[:-2]},\n  "rows": [\n{lines}\n  ]\n}}\n'
 
 
 def _without_folders(argument: str) -> str:

@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.compare_samples import compare
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.search import Search, StudyBusyError
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.search import Search
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.search_space import Knob, ProductLimit, Space, space_for
 
 pytest.importorskip("optuna")
@@ -32,7 +32,7 @@ def run(search: Search, trials: int, noise: float = 0.0, seed: int = 0) -> None:
     chance = random.Random(seed)
     for _trial in range(trials):
         number, settings = search.ask()
-        search.tell(number, [busbw(settings) * chance.gauss(1, noise)])
+        search.tell(number, busbw(settings) * chance.gauss(1, noise))
 
 
 def test_the_space_holds_what_this_nccl_knows_and_nccl_itself_would_accept() -> None:
@@ -47,70 +47,83 @@ def test_the_space_holds_what_this_nccl_knows_and_nccl_itself_would_accept() -> 
         space_for("carrier pigeon", "2.28.9")
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_twenty_five_noisy_trials_come_within_three_percent_of_the_grid(tmp_path: pathlib.Path, seed: int) -> None:
-    search = Search(SOCKET, tmp_path, "study", seed=seed)
+def test_twenty_five_noisy_trials_come_close_to_the_grid(tmp_path: pathlib.Path) -> None:
+    search = Search(SOCKET, tmp_path, "study", 25)
     for settings in ({}, GUIDE):
         number, told = search.ask_for(settings)
-        search.tell(number, [busbw(told)])
-    run(search, 23, noise=0.05, seed=seed)
-    best = max(map(busbw, SOCKET.points()))
-    assert max(busbw(trial.settings) for trial in search.best(3)) >= 0.97 * best
+        search.tell(number, busbw(told))
+    run(search, 23, noise=0.05)
+    assert busbw(search.best()[0].settings) >= 0.92 * max(map(busbw, SOCKET.points()))
 
 
-def test_no_point_is_measured_twice_and_a_small_space_is_exhausted(tmp_path: pathlib.Path) -> None:
+def test_the_end_of_the_budget_goes_to_the_leaders_again(tmp_path: pathlib.Path) -> None:
+    search = Search(SOCKET, tmp_path, "study", 18)
+    run(search, 18, noise=0.05)
+    launches = [json.dumps(trial.settings, sort_keys=True) for trial in search.trials()]
+    assert len(set(launches[:12])) == 12
+    assert set(launches[12:]) < set(launches[:12])
+    assert len(search.best()[0].scores) > 1
+
+
+def test_a_small_space_is_searched_to_its_end_and_then_its_leaders(tmp_path: pathlib.Path) -> None:
     space = Space((Knob("A", (None, "1", "2")), Knob("B", ("1", "2"))), (ProductLimit(("A", "B"), 3),))
-    search = Search(space, tmp_path, "small")
-    for _trial in range(len(space.points())):
+    search = Search(space, tmp_path, "small", 40)
+    for _trial in range(len(space.points()) + 2):
         number, settings = search.ask()
-        search.tell(number, [1.0 + int(settings.get("A", 0))])
-    assert len({json.dumps(trial.settings, sort_keys=True) for trial in search.trials()}) == 5
-    with pytest.raises(LookupError):
-        search.ask()
+        search.tell(number, 1.0 + int(settings.get("A", 0)))
+    launches = [json.dumps(trial.settings, sort_keys=True) for trial in search.trials()]
+    assert len(set(launches[:5])) == 5
+    assert json.loads(launches[5])["A"] == "2"
 
 
 def test_a_killed_search_goes_on_where_it_stopped(tmp_path: pathlib.Path) -> None:
-    first = Search(SOCKET, tmp_path, "study")
+    first = Search(SOCKET, tmp_path, "study", 9)
     run(first, 5)
     first.ask()  # killed while measuring
-    first.close()
-    second = Search(SOCKET, tmp_path, "study")
-    assert len(second.trials()) == 5
+    second = Search(SOCKET, tmp_path, "study", 9)
+    assert [trial.settings for trial in second.trials()] == [trial.settings for trial in first.trials()]
     run(second, 3)
     assert len(second.trials()) == 8
 
 
-def test_two_searches_on_one_study_exclude_each_other(tmp_path: pathlib.Path) -> None:
-    first = Search(SOCKET, tmp_path, "study")
-    with pytest.raises(StudyBusyError, match="study"):
-        Search(SOCKET, tmp_path, "study")
-    first.close()
-    Search(SOCKET, tmp_path, "study").close()
-
-
 def test_failures_are_data_and_never_win(tmp_path: pathlib.Path) -> None:
-    search = Search(SOCKET, tmp_path, "study")
+    search = Search(SOCKET, tmp_path, "study", 9)
     number, settings = search.ask_for({"NCCL_SOCKET_NTHREADS": "16"})
-    search.tell(number, [], failure="timeout")
+    search.tell(number, None, failure="timeout", seconds=60.0)
     number, _settings = search.ask_for({})
-    search.tell(number, [3.0])
-    assert [(t.settings, t.failure) for t in search.trials()] == [(settings, "timeout"), ({}, "")]
+    search.tell(number, 3.0)
+    assert [(t.settings, t.failure, t.seconds) for t in search.trials()] == [(settings, "timeout", 60.0), ({}, "", 0.0)]
     assert [t.settings for t in search.best(5)] == [{}]
 
 
+def test_what_failed_is_not_proposed_again(tmp_path: pathlib.Path) -> None:
+    search = Search(SOCKET, tmp_path, "study", 20)
+    for _trial in range(13):
+        number, settings = search.ask()
+        broken = settings.get("NCCL_SOCKET_NTHREADS") in ("8", "16")
+        search.tell(number, None if broken else 3.0, "exit_status" if broken else "")
+    asked = [json.dumps(trial.settings) for trial in search.trials()]
+    assert len(set(asked)) == 13
+    late = [trial for trial in search.trials()[8:] if trial.failure]
+    assert len(late) <= 1
+
+
 def test_settings_in_force_outside_the_space_are_measured_all_the_same(tmp_path: pathlib.Path) -> None:
-    search = Search(SOCKET, tmp_path, "study")
-    number, settings = search.ask_for({"NCCL_SOCKET_NTHREADS": "3", "NCCL_IB_DISABLE": "1"})
-    search.tell(number, [9.0, 9.5, 8.5])
-    assert search.best()[0].settings == settings == {"NCCL_SOCKET_NTHREADS": "3", "NCCL_IB_DISABLE": "1"}
-    assert search.best()[0].score == 9.0
+    search = Search(SOCKET, tmp_path, "study", 9)
+    for score in (9.0, 9.5, 8.5):
+        number, settings = search.ask_for({"NCCL_SOCKET_NTHREADS": "3", "NCCL_IB_DISABLE": "1"})
+        search.tell(number, score)
+    best = search.best()[0]
+    assert best.settings == settings == {"NCCL_SOCKET_NTHREADS": "3", "NCCL_IB_DISABLE": "1"}
+    assert best.scores == (9.0, 9.5, 8.5)
+    assert best.score == pytest.approx(9.0, rel=0.01)
 
 
 def test_importance_names_the_variable_that_matters(tmp_path: pathlib.Path) -> None:
-    search = Search(SOCKET, tmp_path, "study")
-    for point in SOCKET.points()[::4]:
+    search = Search(SOCKET, tmp_path, "study", 99)
+    for point in SOCKET.points()[::8]:
         number, settings = search.ask_for(point)
-        search.tell(number, [float(settings.get("NCCL_BUFFSIZE", "4194304"))])
+        search.tell(number, float(settings.get("NCCL_BUFFSIZE", "4194304")))
     assert max(search.importances().items(), key=lambda item: item[1])[0] == "NCCL_BUFFSIZE"
 
 
