@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import pathlib
 import platform
 import typing as t
@@ -14,9 +13,9 @@ import typing as t
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.assemble import assemble
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render import RENDERERS
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.terminal import summary_lines
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_directory import write_run
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_files import run_files
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import BENCHMARK, LOGS, SECTIONS
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
 
@@ -62,7 +61,7 @@ class ActionModule(ActionBase):
         results = pathlib.Path(self._task.args.get("results_dir", "results")).expanduser().absolute()
         directory = results / inputs["run_id"]
         if not check_mode:
-            write_run(results, inputs["run_id"], _files(record))
+            write_run(results, inputs["run_id"], run_files(record))
         result.update(
             changed=False,
             run_id=inputs["run_id"],
@@ -74,12 +73,3 @@ class ActionModule(ActionBase):
             ),
         )
         return result
-
-
-def _files(record: dict[str, t.Any]) -> dict[str, str]:
-    """{name: text} of the run directory. Raw logs leave the record for files of their own."""
-    logs = record.pop("logs")
-    files = {name: render(record) for name, render in RENDERERS.items()}
-    files["run.json"] = json.dumps(record, indent=1, sort_keys=True) + "\n"
-    files.update({f"logs/{name}": text for name, text in logs.items()})
-    return files

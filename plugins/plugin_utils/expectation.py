@@ -16,13 +16,14 @@ import json
 import math
 import pathlib
 import re
+import statistics
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import FACTORS, parse_size
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.line_rates import LineRates, Nodes
 
 Run = t.Mapping[str, t.Any]
-Baseline = t.Mapping[tuple[str, str, str, str, int], float]
+Baseline = t.Mapping[tuple[str, str, str, str, str, int], float]
 
 DATA = pathlib.Path(__file__).parent / "data"
 
@@ -65,19 +66,20 @@ def constants() -> dict[str, t.Any]:
 class Point:
     """What is expected of one size. busbw_gbs: GB/s, None where nothing tells it; source: where it is from, as a sentence.
 
-    allowed_us: for a size that is mostly latency, the time that it may take, in µs; else None.
+    kind: the same in a word: user, baseline or computed. allowed_us: for a size that is mostly latency, the time that it
+    may take, in µs; else None.
     """
 
     busbw_gbs: float | None
     source: str
     allowed_us: float | None = None
+    kind: str = "computed"
 
 
 class Expectations:
     """For all sizes of one run: the user's own numbers first, then a baseline's, then the computed ones.
 
-    rates: of the HCAs of *nodes*; baseline: {(collective, stage, rail, transport, size in bytes): busbw} of an accepted run,
-    see read_baseline().
+    rates: of the HCAs of *nodes*; baseline: {key_of(): busbw} of an accepted run, see read_baseline().
     """
 
     def __init__(
@@ -100,36 +102,35 @@ class Expectations:
                 self._run["stage"],
             )
             if fits and size_bytes >= parse_size(str(entry.get("min_bytes", 0))):
-                return Point(float(entry["busbw_gbs"]), "nccl_tests_expect")
+                return Point(float(entry["busbw_gbs"]), "nccl_tests_expect", kind="user")
         busbw = self.computed.busbw_gbs(self._run["collective"], size_bytes, self._run["ranks"])
         peak = self.computed.peak_gbs
         mostly_latency = busbw is not None and peak is not None and busbw < peak / 2
         accepted = self._baseline.get(key_of(self._run, size_bytes))
-        if accepted:
-            busbw, source = accepted, "the baseline"
-        else:
-            source = self.computed.source
+        kind, source = ("baseline", "the baseline") if accepted else ("computed", self.computed.source)
+        busbw = accepted or busbw
         if not busbw:  # one rank alone moves nothing, so busbw is 0 by its definition
             return Point(None, source if size_bytes else "")
         if not mostly_latency:
-            return Point(busbw, source)
+            return Point(busbw, source, kind=kind)
         factor = FACTORS[self._run["collective"]](self._run["ranks"]) if self._run["collective"] in FACTORS else 1.0
-        return Point(busbw, source, MOST_LATENCY * size_bytes * factor / (busbw * 1e3))
+        return Point(busbw, source, MOST_LATENCY * size_bytes * factor / (busbw * 1e3), kind)
 
 
-def key_of(run: Run, size_bytes: int) -> tuple[str, str, str, str, int]:
-    """By what a row of one run is the same as a row of another."""
-    return (run["collective"], run["stage"], run["rail"], run["transport"]["claimed"], size_bytes)
+def key_of(run: Run, size_bytes: int) -> tuple[str, str, str, str, str, int]:
+    """By what a row of one run is the same as a row of another; a node that ran alone is its own measure."""
+    alone = run["nodes"][0] if run["stage"] == "node" and len(run["nodes"]) == 1 else ""
+    return (run["collective"], run["stage"], run["rail"], run["transport"]["claimed"], alone, size_bytes)
 
 
 def read_baseline(record: t.Mapping[str, t.Any]) -> Baseline:
-    """Out-of-place busbw of every row of a run record, by key_of()."""
-    return {
-        key_of(run, row["size_bytes"]): row["out_of_place"]["busbw_gbs"]
-        for run in record.get("benchmark", {}).get("runs", [])
-        for row in run["rows"]
-        if row["out_of_place"]["busbw_gbs"]
-    }
+    """Out-of-place busbw of every row of a run record, by key_of(); of repeats the median."""
+    found: dict[tuple[str, str, str, str, str, int], list[float]] = {}
+    for run in record.get("benchmark", {}).get("runs", []):
+        for row in run["rows"]:
+            if row["out_of_place"]["busbw_gbs"]:
+                found.setdefault(key_of(run, row["size_bytes"]), []).append(row["out_of_place"]["busbw_gbs"])
+    return {key: statistics.median(values) for key, values in found.items()}
 
 
 def published(run: Run, nodes: Nodes) -> t.Mapping[str, t.Any] | None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import typing as t
 
@@ -20,6 +19,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation impo
 )
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_nccl_log import judge_nccl_log
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.line_rates import LineRates, Nodes
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_reader import RunUnreadable, read_run
 
 Verdict = dict[str, t.Any]
 
@@ -71,7 +71,8 @@ def judge_busbw(
     """(verdicts, findings). settings: of the roles nccl_tests and rdma; nodes: {node: {part: what was observed}}.
 
     left_out: [{node, why}]; problem: why nothing was run.
-    A verdict: stage, collective, rail, transport, nodes, size_bytes, busbw_gbs, expected_busbw_gbs, line_rate_gbs, margin, status, why.
+    A verdict: stage, collective, rail, transport, nodes, size_bytes, busbw_gbs, expected_busbw_gbs,
+    expected_from, line_rate_gbs, utilisation (busbw / line rate), margin, status, why.
     """
     findings = [_left_out(entry) for entry in left_out]
     if problem and not runs:
@@ -97,15 +98,15 @@ def _baseline(path: str) -> tuple[Baseline, list[Finding]]:
     if not path:
         return {}, []
     try:
-        return read_baseline(json.loads(pathlib.Path(path).expanduser().read_text())), []
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return read_baseline(read_run(pathlib.Path(path).expanduser())), []
+    except (ValueError, KeyError, TypeError) as error:
         return {}, [
             Finding(
                 id="baseline_unreadable",
                 severity="error",
                 node="",
                 subject="nccl_tests_baseline",
-                evidence=f"{path} cannot be read: {type(error).__name__}: {error}",
+                evidence=str(error) if isinstance(error, RunUnreadable) else f"{path}: {type(error).__name__}: {error}",
                 expected="the run.json of an earlier run on the controller",
                 fix="set nccl_tests_baseline to results/<run id>/run.json of an accepted run, or remove it",
             )
@@ -115,6 +116,11 @@ def _baseline(path: str) -> tuple[Baseline, list[Finding]]:
 def _what(run: Run) -> str:
     rail = f" on rail {run['rail']}" if run["rail"] else ""
     return f"{run['collective']} ({run['backend']}, {run['stage']}{rail}, {run['transport']['claimed'] or 'any transport'})"
+
+
+def _alone(run: Run) -> str:
+    """The node that a run is about, "" where it is about several."""
+    return str(run["nodes"][0]) if len(run["nodes"]) == 1 else ""
 
 
 def _left_out(entry: t.Mapping[str, str]) -> Finding:
@@ -182,6 +188,7 @@ def _verdict(run: Run, row: t.Mapping[str, t.Any], expectations: Expectations, l
     half = row["out_of_place"]
     size, busbw = row["size_bytes"], half["busbw_gbs"]
     point = expectations.at(size)
+    line_rate = expectations.computed.line_rate_gbs
     status, why = _status(half, size, point, least)
     return {
         "stage": run["stage"],
@@ -192,7 +199,9 @@ def _verdict(run: Run, row: t.Mapping[str, t.Any], expectations: Expectations, l
         "size_bytes": size,
         "busbw_gbs": busbw,
         "expected_busbw_gbs": point.busbw_gbs,
-        "line_rate_gbs": expectations.computed.line_rate_gbs,
+        "expected_from": point.kind,
+        "line_rate_gbs": line_rate,
+        "utilisation": busbw / line_rate if line_rate and busbw is not None else None,
         "margin": busbw / point.busbw_gbs - 1.0 if point.busbw_gbs and busbw is not None else None,
         "status": status,
         "why": why,
@@ -226,7 +235,7 @@ def _below(run: Run, judged: t.Sequence[Verdict], expectations: Expectations) ->
             Finding(
                 id="busbw_below_expected",
                 severity="error",
-                node="",
+                node=_alone(run),
                 subject=_what(run),
                 evidence=f"{len(failed)} of {len(judged)} sizes are below; at {worst['size_bytes']} bytes {worst['why']}",
                 expected="right data" if peak is None else f"busbw near {peak:.4g} GB/s for large sizes",
@@ -240,7 +249,7 @@ def _below(run: Run, judged: t.Sequence[Verdict], expectations: Expectations) ->
             Finding(
                 id="busbw_not_judged",
                 severity="error",
-                node="",
+                node=_alone(run),
                 subject=_what(run),
                 evidence=f"{len(unjudged)} sizes were measured and none could be judged: {expectations.computed.source}",
                 expected="a line rate to hold the measurement against",
@@ -263,7 +272,7 @@ def _published(run: Run, nodes: Nodes, least: float) -> list[Finding]:
         Finding(
             id="busbw_below_published",
             severity="warning",
-            node=run["nodes"][0] if len(run["nodes"]) == 1 else "",
+            node=_alone(run),
             subject=_what(run),
             evidence=f"{best:.4g} GB/s at best",
             expected=f"{figure['busbw_gbs']:g} GB/s: {figure['what']} ({figure['source']})",
@@ -281,7 +290,7 @@ def _transport(run: Run) -> list[Finding]:
         Finding(
             id="transport_fallback" if proven else "transport_not_proven",
             severity="error",
-            node="",
+            node=_alone(run),
             subject=_what(run),
             evidence="; ".join(run["transport"]["evidence"][:4]) or "nothing shows which transport was used",
             expected=f"{claimed} as the transport" + (f", not {proven}" if proven else ""),

@@ -10,9 +10,11 @@ import typing as t
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.html import render_html
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.junit import render_junit
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.markdown import render_markdown
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.metrics import render_metrics
 
 RENDERERS: dict[str, t.Callable[[t.Mapping[str, t.Any]], str]] = {
     "report.html": render_html,
     "report.md": render_markdown,
     "junit.xml": render_junit,
+    "metrics.prom": render_metrics,
 }

@@ -9,8 +9,17 @@ import pathlib
 import typing as t
 
 import jinja2
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.majority import listed
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.charts import busbw_charts, plotly_script
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.mesh import mesh_matrices
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.points import on, points_of
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.run_groups import (
+    COLUMNS,
+    bounds,
+    cells_of,
+    groups_of,
+    loads_of,
+)
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import SECTIONS
 
 HERE = pathlib.Path(__file__).parent
@@ -39,18 +48,33 @@ def render_html(record: t.Mapping[str, t.Any]) -> str:
         parts=[section.name for section in SECTIONS],
         cells=node_matrix(record),
         meshes=mesh_matrices(record),
+        groups=groups_of(record),
+        bounds=bounds,
+        columns=COLUMNS,
+        cells_of=cells_of,
+        loads_of=loads_of,
+        points=points_of(record),
+        on=on,
+        listed=listed,
     )
 
 
-def node_matrix(record: t.Mapping[str, t.Any]) -> dict[str, dict[str, str]]:
-    """{node: {part: error, warning, ok or "not observed"}}: a finding counts for the part whose judge made it."""
+class Cell(t.NamedTuple):
+    """state: error, warning, ok or "not observed"; finding: number of the worst one in the record, None where there is none."""
+
+    state: str
+    finding: int | None = None
+
+
+def node_matrix(record: t.Mapping[str, t.Any]) -> dict[str, dict[str, Cell]]:
+    """{node: {part: cell}}: a finding counts for the part whose judge made it."""
     matrix = {
-        node: {s.name: "ok" if s.name in record["nodes"].get(node, {}) else "not observed" for s in SECTIONS}
+        node: {s.name: Cell("ok" if s.name in record["nodes"].get(node, {}) else "not observed") for s in SECTIONS}
         for node in record["inventory"]
     }
-    for finding in record["findings"]:
-        cell = matrix.get(finding["node"])
-        part = finding["part"]
-        if cell is not None and part in cell and finding["severity"] != "notice" and cell[part] != "error":
-            cell[part] = finding["severity"]
+    for number, finding in enumerate(record["findings"]):
+        cells, part = matrix.get(finding["node"], {}), finding["part"]
+        if part in cells and finding["severity"] != "notice" and cells[part].state != "error":
+            worse = cells[part].finding is None or finding["severity"] == "error"
+            cells[part] = Cell(finding["severity"], number) if worse else cells[part]
     return matrix

@@ -9,6 +9,8 @@ import re
 import typing as t
 import xml.etree.ElementTree as ET
 
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.points import on
+
 #: what XML 1.0 cannot hold at all (https://www.w3.org/TR/xml/#charsets)
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -32,7 +34,7 @@ def _texts(findings: t.Iterable[t.Mapping[str, str]]) -> list[str]:
 
 
 def _point(verdict: t.Mapping[str, t.Any]) -> str:
-    return f"{verdict['stage']} {verdict['collective']} {verdict['size_bytes']} bytes"
+    return f"{verdict['stage']} {verdict['collective']} on {on(verdict)}, {verdict['size_bytes']} bytes"
 
 
 def _suite(parent: ET.Element, name: str, cases: t.Sequence[tuple[str, list[str]]]) -> None:

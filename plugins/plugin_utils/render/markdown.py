@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.points import on, points_of
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.run_groups import Bounds, bounds, groups_of
+
 
 def render_markdown(record: t.Mapping[str, t.Any]) -> str:
     """Verdict, findings, benchmark rows and nodes of a run record as Markdown."""
@@ -22,16 +25,42 @@ def render_markdown(record: t.Mapping[str, t.Any]) -> str:
                 map(_finding_row, record["findings"]),
             )
         )
-    for run in record["benchmark"].get("runs", []):
-        parts.append(f"## {run['collective']}, {run['stage']}, {run['backend']}, {run['ranks']} ranks")
-        header = ["size (bytes)", "time (µs)", "algbw (GB/s)", "busbw (GB/s)", "#wrong"]
-        parts.append(table(header, (_measured_row(row) for row in run["rows"])))
+    for group in groups_of(record):
+        if group.many:
+            parts.append(f"## {group.collective}, {group.name}: {len(group.runs)} runs, busbw (GB/s)")
+            parts.append(
+                table(["size (bytes)", "slowest", "", "median", "fastest", ""], map(_bounds_row, bounds(group)))
+            )
+            continue
+        for run in group.runs:
+            nodes = f" on {run['nodes'][0]}" if len(run["nodes"]) == 1 else ""
+            parts.append(f"## {run['collective']}, {group.name}{nodes}, {run['backend']}, {run['ranks']} ranks")
+            header = ["size (bytes)", "time (µs)", "algbw (GB/s)", "busbw (GB/s)", "#wrong"]
+            parts.append(table(header, (_measured_row(row) for row in run["rows"])))
+    points = points_of(record)
+    missed = [point for point in points.shown if point["status"] != "pass"]
+    if points.counts:
+        said = ", ".join(f"{number} {status}" for status, number in points.counts.items())
+        parts.append(f"## Verdict by collective and size: {said}")
+    if missed:
+        parts.append(table(["stage", "collective", "on", "size (bytes)", "verdict", "why"], map(_point_row, missed)))
     return "\n\n".join(parts) + "\n"
 
 
 def _finding_row(finding: t.Mapping[str, str]) -> list[str]:
     command = f"`{finding['fix']}`" if finding["fix"] else ""
     return [finding[k] for k in ("severity", "node", "subject", "evidence", "expected", "cause")] + [command]
+
+
+def _bounds_row(size: Bounds) -> list[str]:
+    return [
+        str(cell)
+        for cell in (size.size_bytes, size.slowest_gbs, size.slowest, size.median_gbs, size.fastest_gbs, size.fastest)
+    ]
+
+
+def _point_row(point: t.Mapping[str, t.Any]) -> list[str]:
+    return [point["stage"], point["collective"], on(point), str(point["size_bytes"]), point["status"], point["why"]]
 
 
 def _measured_row(row: t.Mapping[str, t.Any]) -> list[str]:

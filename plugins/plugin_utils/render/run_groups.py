@@ -41,6 +41,45 @@ class Bounds:
     runs: int
 
 
+#: of a run's table: sizes in bytes, times in µs, bandwidths in GB/s, out-of-place first; then the spread of single iterations
+COLUMNS = (
+    "size", "type", "redop", "time", "algbw", "busbw", "#wrong", "in-place time", "algbw", "busbw", "#wrong", "least", "median", "99 %"
+)  # fmt: skip
+
+
+def cells_of(row: t.Mapping[str, t.Any]) -> list[t.Any]:
+    """One size under COLUMNS; what was not measured is an empty text."""
+    first, second = row["out_of_place"], row.get("in_place") or {}
+    halves = [half.get(key) for half in (first, second) for key in ("time_us", "algbw_gbs", "busbw_gbs", "wrong")]
+    spread = [first.get("latency", {}).get(key) for key in ("min_us", "p50_us", "p99_us")]
+    cells = [row["size_bytes"], row.get("dtype"), row.get("redop"), *halves, *spread]
+    return ["" if cell is None else cell for cell in cells]
+
+
+class Load(t.NamedTuple):
+    """What one node did during a run. processors: their busy share; counters: of its HCAs' ports, as text."""
+
+    node: str
+    processors: float | None
+    counters: str
+
+
+def loads_of(run: Run) -> list[Load]:
+    """One line a node, for as many as anybody reads; run.json holds all."""
+    return [
+        Load(
+            node,
+            delta["cpu_busy"],
+            "; ".join(
+                f"{port}: " + ", ".join(f"{name} {value}" for name, value in sorted(counters.items()))
+                for port, counters in sorted(delta["hcas"].items())
+                if counters
+            ),
+        )
+        for node, delta in list(run.get("deltas", {}).items())[: 2 * MOST_SHOWN]
+    ]
+
+
 def groups_of(record: t.Mapping[str, t.Any]) -> list[Group]:
     """The record's runs in their order, those of a kind together."""
     groups: dict[tuple[str, str], Group] = {}

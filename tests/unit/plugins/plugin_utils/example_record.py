@@ -21,7 +21,7 @@ def example_record(**changes: t.Any) -> dict[str, t.Any]:
         for size in (1 << 10, 1 << 20)
     ]
     run = {
-        "backend": "mpi", "launcher": "mpirun", "collective": "all_reduce", "stage": "cluster", "nodes": ["n1", "n2"], "ranks": 2,
+        "backend": "mpi", "launcher": "mpirun", "collective": "all_reduce", "stage": "cluster", "rail": "", "nodes": ["n1", "n2"], "ranks": 2,
         "argv": ["mpirun", "-np", "2"], "completed": True, "failure": None, "rows": rows, "transport": {"proven": "tcp"},
     }  # fmt: skip
     finding = {
@@ -29,8 +29,9 @@ def example_record(**changes: t.Any) -> dict[str, t.Any]:
         "expected": "Active", "cause": "cable", "fix": "ip link set eth2 up", "part": "rdma",
     }  # fmt: skip
     verdict = {
-        "stage": "cluster", "collective": "all_reduce", "size_bytes": 1 << 20, "busbw_gbs": 0.001, "expected_busbw_gbs": 0.04,
-        "line_rate_gbs": 0.06, "status": "fail", "why": "below the expectation",
+        "stage": "cluster", "collective": "all_reduce", "rail": "", "transport": "tcp", "nodes": ["n1", "n2"], "size_bytes": 1 << 20,
+        "busbw_gbs": 0.001, "expected_busbw_gbs": 0.04, "expected_from": "computed", "line_rate_gbs": 0.06, "utilisation": 0.001 / 0.06,
+        "margin": -0.975, "status": "fail", "why": "below the expectation",
     }  # fmt: skip
     record: dict[str, t.Any] = {
         "schema_version": 1, "collection_version": "0.1.0", "run_id": "20260101T000000Z-0a1b", "started": "2026-01-01T00:00:00+00:00",

@@ -292,7 +292,8 @@ def test_a_baseline_replaces_what_is_computed(tmp_path: pathlib.Path) -> None:
     accepted = shape_run(raw(HEAD + line(8 << 30, 70.0) + FOOT), NAMES)
     accepted["transport"]["claimed"] = "IB"
     path = tmp_path / "run.json"
-    path.write_text(json.dumps({"benchmark": {"runs": [accepted]}}))
+    whole = {"schema_version": 2, "run_id": "accepted", "findings": [], "benchmark": {"runs": [accepted]}}
+    path.write_text(json.dumps(whole))
     assert judged(66.0, {"nccl_tests_baseline": str(path)})[0] == "pass"
     assert judged(60.0, {"nccl_tests_baseline": str(path)})[0] == "fail"
     _, findings = judge_busbw([], {"nccl_tests_baseline": str(tmp_path / "none.json")}, {})

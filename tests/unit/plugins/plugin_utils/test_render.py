@@ -64,7 +64,17 @@ def test_html_of_a_run_without_benchmark_has_no_chart() -> None:
 
 def test_the_matrix_puts_a_finding_to_its_part() -> None:
     cells = node_matrix(example_record())
-    assert cells["n2"]["rdma"] == "error" and cells["n1"]["rdma"] == "ok" and cells["n1"]["kernel"] == "not observed"
+    assert cells["n2"]["rdma"] == ("error", 0) and cells["n1"]["rdma"] == ("ok", None)
+    assert cells["n1"]["kernel"].state == "not observed"
+    page = Page(RENDERERS["report.html"](example_record()))
+    assert ("a", {"href": "#finding-0"}) in page.tags and any(a.get("id") == "finding-0" for _tag, a in page.tags)
+
+
+def test_the_matrix_points_to_the_worst_finding() -> None:
+    finding = {**example_record()["findings"][0], "severity": "warning"}
+    worse = {**finding, "severity": "error"}
+    assert node_matrix(example_record(findings=[finding, finding]))["n2"]["rdma"] == ("warning", 0)
+    assert node_matrix(example_record(findings=[finding, worse, finding]))["n2"]["rdma"] == ("error", 1)
 
 
 def test_junit_is_xml_with_one_failure_a_fault_and_a_bad_point() -> None:
