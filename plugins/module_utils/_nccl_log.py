@@ -130,7 +130,8 @@ class NcclLog:
         self._alike: dict[int, int] = {}
         self.networks: collections.Counter[tuple[str | None, str]] = collections.Counter()
         self.networks_used: list[str] = []
-        self.networks_named: list[str] = []
+        self.networks_via: list[str] = []
+        self.networks_listed: list[str] = []
         self.transports: collections.Counter[str] = collections.Counter()
         self.pairs: collections.Counter[tuple[str, str, str]] = collections.Counter()
         self.all_pairs = True
@@ -249,6 +250,8 @@ class NcclLog:
             self._communicator(line)
         if "Using" in message or "NET/" in message or "lugin" in message or "Bootstrap" in message:
             self._network(line)
+        elif line.level is None and "/IB" in message or "/RoCE" in message:
+            self._hcas(line)  # a terminal has wrapped the long list of HCAs
         if "GPU Direct RDMA" in message:
             match = _GDR_STATE.search(message)
             if match:
@@ -329,16 +332,19 @@ class NcclLog:
         match = _USING.search(message)
         if match:
             name, listed = match.groups()
-            if "[0]" in listed and name not in self.networks_named and len(self.networks_named) < 100:
-                self.networks_named.append(name.strip())
-        for hca, port, link in _HCA.findall(message) or _HCA_TRACE.findall(message):
-            if len(self.hcas) < MOST_NAMES:
-                self.hcas.setdefault(hca)
-                self.host_hcas.setdefault(line.host or "", {})[f"{hca}:{port}"] = link
+            if "[0]" in listed and name not in self.networks_listed and len(self.networks_listed) < 100:
+                self.networks_listed.append(name.strip())
+        self._hcas(line)
         for interface in _INTERFACE.findall(message):
             if len(self.interfaces) < MOST_NAMES:
                 self.interfaces.setdefault(line.host or "", {}).setdefault(interface)
         self._plugin(message)
+
+    def _hcas(self, line: Line) -> None:
+        for hca, port, link in _HCA.findall(line.message) or _HCA_TRACE.findall(line.message):
+            if len(self.hcas) < MOST_NAMES:
+                self.hcas.setdefault(hca)
+                self.host_hcas.setdefault(line.host or "", {})[f"{hca}:{port}"] = link
 
     def _plugin(self, message: str) -> None:
         self.plugin_path = self.plugin_path or _first(_PLUGIN_PATH.search(message))
@@ -375,8 +381,8 @@ class NcclLog:
             net, device, rest = match.groups()
             gdr = "GDRDMA" in rest
             kind = f"NET/{net}" + ("/GDRDMA" if gdr else "")
-            if net not in self.networks_named and len(self.networks_named) < 100:
-                self.networks_named.append(net)
+            if net not in self.networks_via and len(self.networks_via) < 100:
+                self.networks_via.append(net)
             self.net_channels[(host or "", direction or "send", gdr)] += count
             if len(self.hca_rails) < MOST_NAMES:
                 self.hca_rails[(host or "", net, device)] += count
@@ -489,7 +495,9 @@ class NcclLog:
         version = next((each for each in self.versions if "+" in each), next(iter(self.versions), None))
         cuda = _CUDA.search(version or "")
         interface = in_force.get("NCCL_SOCKET_IFNAME", self.typed.get("NCCL_SOCKET_IFNAME"))
-        transport = next(iter(self.networks_used), next(iter(self.networks_named), None))
+        # Every network that is found lists its devices, and old versions list the sockets first: they also start the others up.
+        listed = sorted(self.networks_listed, key="Socket".__eq__)
+        transport = next(iter([*self.networks_used, *self.networks_via, *listed]), None)
         return {
             "transport": transport,
             "gdr": self._gdr(),

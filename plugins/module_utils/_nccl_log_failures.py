@@ -42,7 +42,7 @@ _NAMED: tuple[tuple[str, str], ...] = (
     ("link_layer_mismatch", r"incompatible devices|incompatible with the local|different link_layer|mismatched physical devices"),
     (
         "net_plugin",
-        r"network .{1,80} not found|Failed to initialize any NET plugin|NET/OFI .{0,300}(?:failed|error|[Cc]ouldn't|Unable)",
+        r"\bnetwork .{0,80}not found|Failed to initialize any NET plugin|NET/OFI .{0,300}(?:failed|error|[Cc]ouldn't|Unable)",
     ),
     ("libibverbs", r"Failed to open libibverbs"),
     ("ib_device", r"NET/IB : Unable to (?:open|query)"),
@@ -91,7 +91,9 @@ _ERROR_TEXT = _error_texts()
 
 
 class Failure(t.NamedTuple):
-    """name: what failed; consequence: whether it usually follows another rank's failure; the rest as far as the line says it."""
+    """name: what failed; consequence: whether it usually follows another rank's failure, or is harmless unless nothing else failed;
+    details: the rest as far as the line says it.
+    """
 
     name: str
     consequence: bool
@@ -133,7 +135,8 @@ def failure_of(message: str) -> Failure | None:
         name = str(match.lastgroup)
         details = _details(name, message)
         flushed = name == "ib_completion" and details.get("status") == WR_FLUSH_ERR
-        return Failure(name, flushed or _CONSEQUENCE.search(message) is not None and name == "bootstrap", details)
+        follows = name == "bootstrap" and _CONSEQUENCE.search(message) is not None
+        return Failure(name, flushed or follows or name == "libibverbs", details)
     if _CONSEQUENCE.search(message):
         return Failure("bootstrap", True, _details("bootstrap", message))
     return None

@@ -23,7 +23,9 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_tabl
 )
 
 _TYPE = r"(?:u?int(?:8|16|32|64)?(?:_t)?|u?char|half|double|b?float(?:16|32|64)?|bf16|f(?:16|32|64)|(?:fp|f|float)8_?e\dm\d\w{0,6})"
-_ROW = re.compile(rf"(?<![\w.])(\d{{1,20}})\s{{1,80}}(\d{{1,20}})\s{{1,80}}({_TYPE})(?=\s|$)")
+# People who copy a table by hand shorten its counts (2.68e+8) and group the digits of its sizes (1,048,576).
+_COUNT = r"\d{1,20}(?:,\d{3}){0,6}"
+_ROW = re.compile(rf"(?<![\w.,])({_COUNT})\s{{1,80}}({_COUNT}|\d\.\d{{1,6}}e\+?\d{{1,2}})\s{{1,80}}({_TYPE})(?=\s|$)")
 _REDOP = re.compile(r"\s{1,80}(?!(?:nan|inf)\b)([a-z][a-z0-9_]{1,15})(?=\s|$)")
 _ROOT = re.compile(r"\s{1,80}(-?\d{1,6})(?![\d.eE])")
 # A value may be glued to whatever another process wrote: "0node7: Test NCCL failure".
@@ -31,6 +33,9 @@ _VALUE = re.compile(r"\s{0,200}((?:N/A|[-+]?(?:nan|inf)|[-+]?\d{1,20}(?:\.\d{0,2
 _GLUED_HOST = re.compile(r"(\S{1,256}?):\d{1,10}:\d{1,10} \[|(\S{1,256}): Test (?:CUDA|NCCL|timeout)")
 _STAMP = re.compile(r"\s{1,80}(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _HEADER = re.compile(r"\b(?:size|bytes)\s+(?:count|N)\s+type\b(.*)")
+# What a web page or a JSON line has glued behind the last name is none of it.
+_HEADER_NAME = re.compile(r"(?<!\S)[#\w]+%?")
+_INSIDE_A_NUMBER = frozenset("0123456789.")
 _LONGEST_ROW = 4000  # characters, what may be glued behind it included
 _COLUMNS_OF_A_TABLE = 9
 _BLANK_HALF = 24  # writeBenchMarkLineNullBody() leaves 32 blanks where the out-of-place half would stand
@@ -151,6 +156,7 @@ class _Pending:
         self.tokens: list[str] = []
         self.leading_blank = False
         self.timestamp: str | None = None
+        self.cut_line = ""  # the whole line, where it ends with a value that may go on in the next one
 
     def widths(self) -> list[int] | None:
         """The number of values in each half once they are complete, else None."""
@@ -243,9 +249,15 @@ class _TextReader:
             end = self._unglued(line, found.start(1), found.end())
             root, position = int(line[found.start(1) : end]), end
             tokens, end, stamp = self._values(line, position)
-        self.pending = _Pending(int(match.group(1)), int(match.group(2)), match.group(3), redop, root, self.layout)
+        size, count = (
+            int(float(word.replace(",", ""))) if "e" in word else int(word.replace(",", ""))
+            for word in match.group(1, 2)
+        )
+        self.pending = _Pending(size, count, match.group(3), redop, root, self.layout)
         gap = len(line[position:]) - len(line[position:].lstrip())
         self.pending.leading_blank = gap >= _BLANK_HALF
+        if not line[end:].strip():
+            self.pending.cut_line = line
         self.extend(tokens, stamp)
         return line[end:]
 
@@ -297,6 +309,8 @@ class _TextReader:
         """Whether the line holds the values that a flushed half row was waiting for."""
         if self.pending is None:
             return False
+        if self.pending.cut_line and line[:1] in _INSIDE_A_NUMBER and self._unwrapped(self.pending, line):
+            return True
         for start in (0, LABEL.match(line).end()):  # type: ignore[union-attr]  # every part of LABEL is optional
             tokens, end, stamp = self._values(line, start)
             if not tokens or not (line[:1].isspace() or start):
@@ -309,6 +323,20 @@ class _TextReader:
                 self.rest(rest)
                 return True
         return False
+
+    def _unwrapped(self, cut: _Pending, line: str) -> bool:
+        """Whether a terminal broke the row within a number, and the line is what follows: only both together are a row."""
+        joined = cut.cut_line + line
+        match = _ROW.search(joined) if len(joined) < _LONGEST_ROW else None
+        if match is None:
+            return False
+        self.pending = None
+        glued = self.row(match, joined)
+        if self.pending is not None:
+            self.pending = cut
+            return False
+        self.rest(glued)
+        return True
 
     def rest(self, glued: str) -> None:
         """Read what another process wrote right behind a value."""
@@ -469,7 +497,7 @@ class _TextReader:
             return
         header = _HEADER.search(line) if "type" in line else None
         if header and ("algbw" in line or "time" in line or line.lstrip().startswith("#")):
-            self.header(header.group(1).split())
+            self.header(_HEADER_NAME.findall(header.group(1)))
             return
         row = _ROW.search(line) if len(line) < _LONGEST_ROW else None
         if row:

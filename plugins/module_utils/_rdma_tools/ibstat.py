@@ -30,7 +30,7 @@ _ANCHOR = re.compile(
     _KINDS + r"[ \t]{0,4}:?[ \t]{0,4}['\"`]|ib(?:panic|warn): |" + SHELL + r"ibstat: "
     r"|(?<![\w.-])(?:mlx[45]|mthca|ib|roce|rdma|bnxt_re|irdma|i40iw|efa|hns|rxe|siw|hfi1|qedr|cxgb4|ionic|mana|erdma)\w{0,64}[0-9]\s*$"
 )
-_PORT = re.compile(r"Port[ \t]{1,4}([0-9]{1,6})[ \t]{0,4}:?$")
+_PORT = re.compile(r"[Pp]ort[ \t]{1,4}([0-9]{1,6})[ \t]{0,4}:?$")
 _NAME = re.compile(r"(?=[\w.-]{0,127}[a-z])(?=[\w.-]{1,127}[0-9])[A-Za-z][\w.-]{0,127}$")  # a line of `ibstat -l`
 _GUID = re.compile(r"0x[0-9a-fA-F]{16}$")  # a line of `ibstat -p`
 _UNREADABLE = re.compile(r"stat of IB device ['\"`]?([^'\"`\s]{1,128})['\"`]? failed")
@@ -93,7 +93,7 @@ class _Reader:
         name = _header(line)
         if name is not None:
             self._begin(name)
-        elif line.startswith(("ibpanic: ", "ibwarn: ", "ibdebug: ")):
+        elif line.startswith(("ibpanic: ", "ibwarn: ", "ibdebug: ")) or _UNREADABLE.search(line):
             unreadable = _UNREADABLE.search(line)
             if unreadable:
                 self.unreadable.append(unreadable.group(1))

@@ -74,9 +74,12 @@ class _Reader:
             self._priorities = list(range(8))
             return True
         word, _unused, rest = line.partition(" ") if " " in line else line.partition("\t")
+        word = word.rstrip(":")  # the tool prints no colon; what copies its table does
         if self._priorities is None or word not in ("priority", "enabled", "buffer"):
             return False
         row = _numbers(rest)
+        if word == "priority" and len(row) == 1:
+            return False  # a class's own priority
         if word == "priority":
             self._priorities = row or self._priorities
         elif word == "enabled":

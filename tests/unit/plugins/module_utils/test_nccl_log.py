@@ -201,6 +201,28 @@ def test_the_cuda_call_behind_a_shared_segment_is_not_the_failure():
     assert parse_nccl_log(lines.split("\n")[0])["failure"] == "cuda"
 
 
+def test_the_network_in_use_is_not_the_one_that_was_listed_first():
+    listed = (
+        "c1:21:22 [0] NCCL INFO NET/Socket : Using [0]ens3:10.7.1.1<0>\n"
+        "c1:21:22 [0] NCCL INFO NET/IB : Using [0]mlx5_4:1/IB ; OOB ens3:10.7.1.1<0>\n"
+    )
+    assert parse_nccl_log(listed)["transport"] == "IB"
+    used = listed + "c1:21:22 [0] NCCL INFO Ring 00 : 1 -> 0 [receive] via NET/Socket/0\n"
+    assert parse_nccl_log(used)["transport"] == "Socket"
+
+
+def test_hcas_are_read_on_where_a_terminal_broke_their_list():
+    text = "c1:21:22 [0] NCCL INFO NET/IB : Using [0]mlx5_2:1/RoCE [1]mlx5_3:1/RoCE \n[2]mlx5_4:1/RoCE [RO]; OOB eth0:10.7.1.1<0>"
+    assert parse_nccl_log(text)["hcas"] == ["mlx5_2", "mlx5_3", "mlx5_4"]
+
+
+def test_a_missing_libibverbs_is_the_failure_only_where_nothing_else_failed():
+    missing = "c1:21:22 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]\n"
+    other = "c1:21:22 [0] include/socket.h:398 NCCL WARN Call to connect failed : Connection timed out\n"
+    assert parse_nccl_log(missing)["failure"] == "libibverbs"
+    assert parse_nccl_log(missing + other)["failure"] == "bootstrap"
+
+
 def test_gdr_in_one_direction_is_asymmetric_and_told_by_host():
     lines = (
         "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA\n"

@@ -207,6 +207,31 @@ def test_a_blank_out_of_place_half_is_not_confused_with_a_cut_off_row():
     assert parse_nccl_tests(HEADER + HEAD + SECOND)["rows"] == []
 
 
+@pytest.mark.parametrize("at", range(len(HEAD + FIRST) - 6, len(HEAD + FIRST + SECOND) - 1))
+def test_a_row_that_a_terminal_broke_within_a_number_is_one_row(at):
+    whole = HEAD + FIRST + SECOND
+    assert only_row(HEADER + whole[:at] + "\n" + whole[at:] + "\n" + FOOTER) == ROW
+
+
+def test_a_cut_off_row_takes_nothing_from_the_line_behind_it():
+    answer = parse_nccl_tests(HEADER + HEAD + "    88.10   23\n2024 was a good year\n" + HEAD + FIRST + SECOND + "\n")
+    assert (answer["rows"], answer["half_rows"]) == ([ROW], 1)
+
+
+def test_numbers_as_people_copy_them():
+    shortened = HEAD.replace("524288", "5.24e+5") + FIRST + SECOND
+    grouped = HEAD.replace("2097152", "2,097,152").replace("524288", "524,288") + FIRST + SECOND
+    assert only_row(HEADER + shortened) == only_row(HEADER + grouped) == ROW
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"), [('<span class="line"><span>', "</span></span>"), ('{"log":"', '\\n","stream":"stdout"}')]
+)
+def test_what_is_glued_behind_a_header_is_not_its_last_name(before, behind):
+    text = "".join(f"{before}{line}{behind}\n" for line in (HEADER + HEAD + FIRST + SECOND).splitlines())
+    assert only_row(text) == ROW
+
+
 def test_several_benchmarks_in_one_text_are_several_tables():
     one = (
         "# Collective test starting: all_gather_perf\n"

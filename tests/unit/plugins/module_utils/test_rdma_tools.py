@@ -242,6 +242,13 @@ def test_lines_picked_by_grep_make_ports_without_a_number() -> None:
     ]
 
 
+def test_ibstat_labels_as_people_write_them_and_a_panic_without_its_label() -> None:
+    text = "main: stat of IB device 'mlx5_7' failed: No such device\nCA 'mlx5_1'\n\tport 1:\n\t\tState: Active\n\t\tRate: 200 Gb/sec (4X HDR)\n"
+    answer = parser("ibstat")(text)
+    assert answer["unreadable_ca"] == ["mlx5_7"]
+    assert answer["cas"] == [{"ca": "mlx5_1", "ports": [{"port": 1, "state": "Active", "rate_gbps": 200}]}]
+
+
 def test_remarks_emphasis_and_blackened_values() -> None:
     found = parser("ibstat")(
         "CA 'mlx5_0'   <--- this one\n\tCA type: ****\n\t**Port 1:**\n\t\t**State: Down**\n"
@@ -423,6 +430,15 @@ def test_mlnx_qos_no_table_is_not_no_priority() -> None:
     cut = parser("mlnx_qos")("PFC configuration:\n\tpriority    0   1   2   3   4   5   6   7\n\tenabled     0   1   0")
     assert cut["pfc_enabled"] == [1]
     assert cut["errors"] == ["the PFC table ends after 3 of 8 priorities"]
+
+
+def test_mlnx_qos_table_with_colons_is_a_table_and_a_class_keeps_its_priority() -> None:
+    table = (
+        "PFC configuration:\n  priority:  0   1   2   3   4   5   6   7\n  enabled:   0   0   0   0   1   0   0   0\n"
+    )
+    answer = parser("mlnx_qos")(table + "tc: 4 ratelimit: unlimited, tsa: ets, bw: 60%\n\t priority:  4\n")
+    assert answer["pfc_enabled"] == [4]
+    assert answer["tcs"][0]["priorities"] == [4]
 
 
 def test_mlnx_qos_of_two_interfaces_and_with_lost_line_ends() -> None:
