@@ -25,6 +25,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils import _run_proc
 from ansible_collections.gpufabric.cluster.plugins.module_utils._authorized_keys import AuthorizedKeys
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Account, Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
+from ansible_collections.gpufabric.cluster.plugins.module_utils._run_lock import RUN, RunLock
 
 #: root's leases: in memory (tmpfs) and gone after a reboot, file-hierarchy(7)
 DIRECTORY = "/run/gpufabric"
@@ -100,7 +101,8 @@ class Lease:
         if self._fs.exists(self.alive):
             self.renew(ttl_s)
             return
-        self._save_note({"run_id": self.run_id, "user": account.name, "armed_at": time.time(), "max_s": max_s})
+        whose = {"run_id": self.run_id, "run": os.environ.get(RUN, ""), "user": account.name}
+        self._save_note({**whose, "armed_at": time.time(), "max_s": max_s})
         self._make_directory(self._base, 0o755)
         if self._fs.stat(self._base, follow=False).st_uid != os.geteuid():
             raise LeaseError(f"{self._base} belongs to somebody else: remove it")
@@ -198,6 +200,7 @@ class Lease:
         ended = _run_processes.end_all(self._fs, self.run_id, self.directory) if self._fs.is_live else []
         if expired and note:
             removed += self._remove_ansible_directories(note)
+            RunLock(self._fs).give_back(note.get("run", ""))
         removed += self._remove_shared_memory(note)
         left += self._remove_tree()
         if not left:

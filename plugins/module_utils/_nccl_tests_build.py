@@ -59,11 +59,15 @@ class Toolchain:
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """source: URL or path of a git repository, an archive or a directory; version: the commit, tag or branch of a repository."""
+    """source: URL or path of a git repository, an archive or a directory; version: the commit, tag or branch of a repository.
+
+    sha256: of an archive; one that is downloaded must have it.
+    """
 
     source: str
     version: str
     directory: str
+    sha256: str = ""
     cuda_home: str = ""
     nccl_home: str = ""
     mpi_home: str = ""
@@ -174,14 +178,35 @@ class Builder:
     def _version(self) -> str:
         """The commit asked for; for an archive or a directory the digest of its content."""
         source = self._wanted.source
-        if "://" not in source and self._wanted.is_archive:
-            try:
-                return hashlib.sha256(self._fs.read_bytes(source)).hexdigest()
-            except OSError as error:
-                raise BuildError(f"the archive {source} cannot be read on this node: {error.strerror}") from error
+        if self._wanted.is_archive:
+            return self._pinned_digest() if "://" in source else self._digest_of_archive(self._fs.host_path(source))
         if "://" not in source and not self._is_repository():
             return self._digest_of_tree()
         return self._wanted.version
+
+    def _pinned_digest(self) -> str:
+        """What a download must be. Whoever can answer for that address could otherwise hand in any program."""
+        if not re.fullmatch(r"[0-9a-f]{64}", self._wanted.sha256):
+            raise BuildError(
+                f"nccl_tests_sha256 is {self._wanted.sha256!r}, and the archive {self._wanted.source} is downloaded: set it to the"
+                " archive's SHA-256, 64 hexadecimal digits (sha256sum FILE)"
+            )
+        return self._wanted.sha256
+
+    def _digest_of_archive(self, path: str) -> str:
+        """SHA-256 of the archive at *path* of this machine; BuildError where that is not the one asked for."""
+        try:
+            with open(path, "rb") as file:
+                found = hashlib.sha256(file.read()).hexdigest()
+        except OSError as error:
+            raise BuildError(
+                f"the archive {self._wanted.source} cannot be read on this node: {error.strerror}"
+            ) from error
+        if self._wanted.sha256 not in ("", found):
+            raise BuildError(
+                f"{self._wanted.source} has the SHA-256 {found}, and nccl_tests_sha256 says {self._wanted.sha256}"
+            )
+        return found
 
     def _is_repository(self) -> bool:
         return (
@@ -259,6 +284,7 @@ class Builder:
                 shutil.copyfileobj(answer, file)
         except (ValueError, OSError) as error:  # an URL that is none; and all that a network can answer
             raise BuildError(f"{self._wanted.source} cannot be downloaded: {error}") from error
+        self._digest_of_archive(path)
         return path
 
     def _unpack(self, archive: str, target: str) -> str:

@@ -120,6 +120,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._process import 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_observe import observe_rdma
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_sysfs import moved_counters
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
+from ansible_collections.gpufabric.cluster.plugins.module_utils._run_lock import show_life
 
 
 def main() -> None:
@@ -139,6 +140,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    show_life(RootedFs(module.params["root"]))
     fs = RootedFs(module.params["root"])
     observed = observe_rdma(
         fs,

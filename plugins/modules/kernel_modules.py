@@ -106,6 +106,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._owned_file impo
 from ansible_collections.gpufabric.cluster.plugins.module_utils._prior_state import CorruptStateError
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
+from ansible_collections.gpufabric.cluster.plugins.module_utils._run_lock import show_life
 
 
 def main() -> None:
@@ -119,6 +120,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    show_life(RootedFs(module.params["root"]))
     fs = RootedFs(module.params["root"])
     owner = module.params["owner"]
     check = module.check_mode

@@ -139,6 +139,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils import _lease, _
 from ansible_collections.gpufabric.cluster.plugins.module_utils._authorized_keys import AuthorizedKeys, line
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Account, Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
+from ansible_collections.gpufabric.cluster.plugins.module_utils._run_lock import show_life
 from ansible_collections.gpufabric.cluster.plugins.module_utils._ssh_trust import SshTrust, TrustError
 
 
@@ -190,6 +191,7 @@ def main() -> None:
         required_if=[("state", "present", ("public_key", "sources", "expires_at"))],
         supports_check_mode=True,
     )
+    show_life(RootedFs("/"))
     if module.check_mode:
         module.exit_json(changed=False, armed=False, swept={}, problems=[], public_key="", expires_at=0.0)
     try:

@@ -163,6 +163,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_env_observ
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_observe import observe_rdma
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
+from ansible_collections.gpufabric.cluster.plugins.module_utils._run_lock import show_life
 
 
 def main() -> None:
@@ -187,6 +188,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    show_life(RootedFs(module.params["root"]))
     fs = RootedFs(module.params["root"])
     tools = Tools(fs)
     names = ("user", "libraries", "nccl_version", "catalogue_version", "ways", "ask_library", "timeout")

@@ -33,6 +33,10 @@ options:
     description: Commit, tag or branch of a repository.
     type: str
     default: ''
+  sha256:
+    description: The SHA-256 of an archive. One that is downloaded must have it; another one is held against it.
+    type: str
+    default: ''
   directory:
     description: Where it is built. The programs are in its subdirectory C(build).
     type: path
@@ -86,6 +90,7 @@ from ansible.module_utils.urls import open_url
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_build import Builder, BuildError, Wanted
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
+from ansible_collections.gpufabric.cluster.plugins.module_utils._run_lock import show_life
 
 
 def main() -> None:
@@ -94,6 +99,7 @@ def main() -> None:
         argument_spec={
             "source": {"type": "str", "required": True},
             "version": {"type": "str", "default": ""},
+            "sha256": {"type": "str", "default": ""},
             "directory": {"type": "path", "required": True},
             "cuda_home": text,
             "nccl_home": text,
@@ -103,6 +109,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    show_life(RootedFs("/"))
     given = {**module.params, "architectures": tuple(module.params["architectures"])}
     fs = RootedFs("/")
     builder = Builder(fs, Tools(fs), Wanted(python=sys.executable, **given), lambda url: open_url(url, timeout=60))

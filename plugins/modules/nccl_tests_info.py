@@ -77,6 +77,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufabric.cluster.plugins.module_utils import _nccl_tests_probe
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
+from ansible_collections.gpufabric.cluster.plugins.module_utils._run_lock import show_life
 
 
 def main() -> None:
@@ -90,6 +91,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    show_life(RootedFs(module.params["root"]))
     given = module.params
     fs = RootedFs(given["root"])
     pythons = _nccl_tests_probe.pythons(given["python"])

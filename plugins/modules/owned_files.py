@@ -107,6 +107,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufabric.cluster.plugins.module_utils._owned_file import Outcome, OwnedFile, OwnedFiles
 from ansible_collections.gpufabric.cluster.plugins.module_utils._prior_state import CorruptStateError
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
+from ansible_collections.gpufabric.cluster.plugins.module_utils._run_lock import show_life
 
 
 def owned_file(entry: t.Mapping[str, str]) -> OwnedFile:
@@ -146,6 +147,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    show_life(RootedFs(module.params["root"]))
     try:
         outcomes = apply(module.params, module.check_mode)
     except (ValueError, OSError, CorruptStateError) as error:

@@ -135,6 +135,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._process import 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._roce_qos import ECN_ROLES, PRIORITIES, observe
 from ansible_collections.gpufabric.cluster.plugins.module_utils._roce_qos_apply import Done, RoceQos, Wanted
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
+from ansible_collections.gpufabric.cluster.plugins.module_utils._run_lock import show_life
 
 
 def wanted(params: t.Mapping[str, t.Any]) -> Wanted:
@@ -196,6 +197,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    show_life(RootedFs(module.params["root"]))
     try:
         done, outcomes = act(module.params, module.check_mode)
     except (ValueError, OSError, CorruptStateError) as error:

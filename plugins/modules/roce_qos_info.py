@@ -32,6 +32,10 @@ options:
   traffic_class:
     description: The traffic class of NCCL's packets; whether every interface carries it without loss is RV(observed.verified_tc).
     type: int
+  nccl_final:
+    description: Whether C(/etc/nccl.conf) is as it will stay. Where it is written later in the same run nobody judges it by this observation.
+    type: bool
+    default: true
   apply_results:
     description: What an earlier M(gpufabric.cluster.roce_qos) did, as its RV(gpufabric.cluster.roce_qos#module:settings). Returned with the
       observation, so that one result holds all.
@@ -82,6 +86,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._roce_qos import observe
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
+from ansible_collections.gpufabric.cluster.plugins.module_utils._run_lock import show_life
 
 
 def main() -> None:
@@ -91,14 +96,18 @@ def main() -> None:
             "interfaces": {"type": "list", "elements": "str", "required": True},
             "tool": {"type": "str", "choices": ["auto", "mlnx_qos", "dcb"], "default": "auto"},
             "traffic_class": {"type": "int"},
+            "nccl_final": {"type": "bool", "default": True},
             "apply_results": {"type": "list", "elements": "dict", "default": []},
         },
         supports_check_mode=True,
     )
+    show_life(RootedFs(module.params["root"]))
     fs = RootedFs(module.params["root"])
     params = module.params
     observed = observe(fs, Tools(fs), params["interfaces"], params["tool"], params["traffic_class"])
-    module.exit_json(changed=False, observed={**observed, "applied": params["apply_results"]})
+    module.exit_json(
+        changed=False, observed={**observed, "nccl_final": params["nccl_final"], "applied": params["apply_results"]}
+    )
 
 
 if __name__ == "__main__":

@@ -215,6 +215,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._memlock import 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._prior_state import CorruptStateError
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
+from ansible_collections.gpufabric.cluster.plugins.module_utils._run_lock import show_life
 from ansible_collections.gpufabric.cluster.plugins.module_utils._sysctl_profile import Profile, ProfileOnNode, Result
 
 ARGUMENTS = {
@@ -262,6 +263,7 @@ def run(module: AnsibleModule) -> Result:
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    show_life(RootedFs(module.params["root"]))
     try:
         result = run(module)
     except (ValueError, OSError, CorruptStateError) as error:

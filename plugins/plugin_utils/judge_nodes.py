@@ -35,6 +35,17 @@ def _silent(name: str, result: t.Mapping[str, t.Any]) -> Finding:
             cause="the node is off, its network is down, or its SSH key or user is not the inventory's",
             fix=f"ansible {name} -m ansible.builtin.ping -vvv; then power, cable and sshd at its console",
         )
+    if result.get("timedout"):
+        return Finding(
+            id="node_hangs",
+            severity="error",
+            node=name,
+            subject="first answer",
+            evidence=f"it was reached, and did not say what it is within {result['timedout'].get('period', '?')} s",
+            expected="an answer within node_facts_timeout_s",
+            cause="a file system that does not answer, a driver that hangs (nvidia-smi), or far too much work on the node",
+            fix=f"ssh {name} 'ps -eo state,pid,wchan:32,args | grep ^D'; then its console and dmesg",
+        )
     details = " ".join(str(result.get("module_stderr", "")).split())[-300:]
     return Finding(
         id="node_unusable",

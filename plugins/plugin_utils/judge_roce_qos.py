@@ -67,7 +67,7 @@ def judge_roce_qos(nodes: t.Mapping[str, Seen], settings: t.Mapping[str, t.Any])
             for wrong in _interface(seen, goal):
                 together[wrong].append(str(seen["interface"]))
         findings += [_finding(node, wrong, names) for wrong, names in together.items()]
-        if observed["interfaces"]:
+        if observed["interfaces"] and observed.get("nccl_final", True):
             findings += _nccl(node, observed, goal)
         findings += [_not_applied(node, entry) for entry in observed.get("applied", []) if entry["status"] == "failed"]
         findings += [_unread(node, problem) for problem in observed["problems"]]

@@ -16,6 +16,9 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import 
 #: version of run.json; a reader accepts this and all earlier ones
 SCHEMA_VERSION = 2
 
+#: under which the role rollback hands on what others registered
+HANDED_ON = "given_back"
+
 SCHEMA = pathlib.Path(__file__).parent / "data" / "run_record.schema.json"
 
 
@@ -112,7 +115,13 @@ def cleaned(result: Observation) -> dict[str, t.Any]:
         "deprecations",
         "exception",
     )
-    return {key: value for key, value in result.items() if key not in dropped and not key.startswith("_ansible")}
+    kept = {key: value for key, value in result.items() if key not in dropped and not key.startswith("_ansible")}
+    return {key: _cleaned_deep(value) for key, value in kept.items()} if HANDED_ON in kept else kept
+
+
+def _cleaned_deep(value: t.Any) -> t.Any:
+    """A part that only hands on what other roles registered holds whole results."""
+    return {name: cleaned(result) for name, result in value.items()} if isinstance(value, dict) else value
 
 
 def decide(findings: t.Sequence[Finding], judged: bool, what_was_not: str = "") -> Verdict:

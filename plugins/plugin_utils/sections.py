@@ -46,6 +46,7 @@ NODE = Section("node", "node_facts", "__node_facts_observed", "observed", "judge
 
 SECTIONS = (
     NODE,
+    Section("run_lock", "run_lock", "__run_lock_observed", "lock", "judge_run_lock:judge_run_lock"),
     Section("kernel", "kernel_tuning", "__kernel_tuning_observed", "keys", "judge_kernel:judge_kernel"),
     Section("rdma", "rdma", "__rdma_observed", "observed", "judge_hcas:judge_hcas"),
     Section("counters", "rdma", "__rdma_counters_observed", "observed", "judge_counters:judge_counters"),
@@ -54,6 +55,7 @@ SECTIONS = (
     Section("mesh", "diagnose", "__diagnose_mesh_observed", "mesh", "judge_mesh:judge_mesh"),
     Section("isolate", "isolate", "__isolate_observed", "verdict", "judge_isolate:judge_isolate"),
     Section("nccl_env", "nccl_env", "__nccl_env_observed", "observed", "judge_nccl_env:judge_nccl_env"),
+    Section("rollback", "rollback", "__rollback_observed", "given_back", "judge_rollback:judge_rollback"),
 )
 
 #: logs from anywhere, read on the controller: of the run as a whole and of no node of it

@@ -1,0 +1,118 @@
+# SPDX-FileCopyrightText: gpufabric.cluster contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whole playbooks on simulated nodes: what a run costs a node, that rollback leaves nothing, and that two runs do not meet."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+
+import pytest
+from ansible_collections.gpufabric.cluster.tests.fixtures import local_playbook, simulated_nodes
+from ansible_collections.gpufabric.cluster.tests.fixtures.local_playbook import Run
+
+#: tasks a node that site.yml and verify.yml may cost, the skipped ones included
+SITE_BUDGET = 40
+VERIFY_BUDGET = 12
+
+IDLE, BUSY = "sim0001", "sim0002"
+NODES = (IDLE, BUSY)
+
+#: what makes a benchmark possible: programs that stand for nccl-tests and mpirun
+MEASURING = {
+    "nccl_tests_directory": str(local_playbook.PROGRAMS),
+    "nccl_tests_mpirun": str(local_playbook.PROGRAMS / "mpirun"),
+    "nccl_tests_backend": "nccl",
+    "nccl_tests_collectives": ["all_reduce"],
+    "nccl_tests_stages": ["cluster"],
+    "nccl_tests_min_bytes": "1M",
+    "nccl_tests_max_bytes": "4M",
+    "nccl_tests_poll_s": 0.3,
+    "gpufabric_gate": False,
+}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """An idle node and a busy one, as installed."""
+    directory = tmp_path_factory.mktemp("simulated")
+    inventory = simulated_nodes.build_nodes(directory, len(NODES), simulated_nodes.Plan(busy=[2]))
+    (directory / "hosts.json").write_text(json.dumps(inventory))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def before(fleet: pathlib.Path) -> dict[str, dict[str, str]]:
+    return trees(fleet)
+
+
+@pytest.fixture(scope="module")
+def site(fleet: pathlib.Path, before: dict[str, dict[str, str]]) -> Run:
+    return local_playbook.run(fleet, "site.yml", **MEASURING)
+
+
+def trees(fleet: pathlib.Path) -> dict[str, dict[str, str]]:
+    return {node: simulated_nodes.tree(fleet / node) for node in NODES}
+
+
+def lock_by_somebody(fleet: pathlib.Path, node: str) -> pathlib.Path:
+    """The lock of a run on another controller."""
+    holder = {
+        "run_id": "20260101T120000Z-aaaa",
+        "user": "ann",
+        "host": "desk1",
+        "controller": "another",
+        "since": "noon",
+    }
+    file = fleet / node / "run/gpufabric/run_lock.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({**holder, "process": "1 1", "renewed": time.monotonic()}))
+    return file
+
+
+def test_a_run_leaves_nodes_to_the_run_that_holds_one_of_them(
+    fleet: pathlib.Path, before: dict[str, dict[str, str]]
+) -> None:
+    file = lock_by_somebody(fleet, BUSY)
+    refused = local_playbook.run(fleet, "kernel.yml", gpufabric_serial="100%")
+    file.unlink()
+    file.parent.rmdir()
+    assert refused.rc == 2
+    [finding] = [f for f in refused.record["findings"] if f["severity"] == "error"]
+    assert (finding["id"], finding["node"]) == ("run_locked", BUSY)
+    assert "ann on desk1" in finding["evidence"] and "since noon" in finding["evidence"]
+    # The free node was taken, and nothing else was done to it; the lock of a run whose process is gone counts for nothing.
+    (fleet / IDLE / "run/gpufabric/run_lock.json").unlink()
+    (fleet / IDLE / "run/gpufabric").rmdir()
+    assert trees(fleet) == before
+
+
+def test_site_changes_the_idle_node_and_spares_the_busy_one(
+    fleet: pathlib.Path, before: dict[str, dict[str, str]], site: Run
+) -> None:
+    after = trees(fleet)
+    assert site.rc == 0 and after[BUSY] == before[BUSY], site.out[-3000:]
+    written = after[IDLE].keys() - before[IDLE].keys()
+    assert {"etc/nccl.conf", "etc/sysctl.d/99-zz-gpufabric.conf", "etc/modules-load.d/gpufabric-rdma.conf"} <= written
+    assert site.errors() == []
+    assert [run["completed"] for run in site.record["benchmark"]["runs"]] == [True]
+
+
+def test_site_costs_a_node_no_more_tasks_than_stated(site: Run) -> None:
+    assert {node: site.tasks(node) for node in NODES if site.tasks(node) > SITE_BUDGET} == {}, site.recap
+
+
+def test_verify_changes_nothing_and_costs_no_more_tasks_than_stated(fleet: pathlib.Path, site: Run) -> None:
+    earlier = trees(fleet)
+    verified = local_playbook.run(fleet, "verify.yml", gpufabric_gate=False)
+    assert trees(fleet) == earlier
+    assert {node for _id, node, _subject in verified.errors()} == {BUSY}, verified.errors()
+    assert {node: verified.tasks(node) for node in NODES if verified.tasks(node) > VERIFY_BUDGET} == {}, verified.recap
+
+
+def test_rollback_gives_everything_back(fleet: pathlib.Path, before: dict[str, dict[str, str]], site: Run) -> None:
+    first = local_playbook.run(fleet, "rollback.yml")
+    assert first.rc == 0 and first.recap[IDLE]["changed"] > 0, first.out[-3000:]
+    assert {f["id"] for f in first.record["findings"] if f["node"] == BUSY} == {"node_busy", "rollback_held"}
+    assert trees(fleet) == before
