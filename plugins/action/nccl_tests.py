@@ -19,6 +19,8 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result
 OUT_OF_REACH_S = 60.0
 #: looks that may find the launcher's process gone before that is believed: it may just have ended
 GONE_LOOKS = 2
+#: and what it may take to say for the first time that it is there, on a node that has much else to do, in seconds
+START_S = 120.0
 
 
 class Lost(Exception):
@@ -74,13 +76,13 @@ class ActionModule(ActionBase):
         interval = float(self._task.args.get("poll_s", 5))
         finished = -1
         gone = 0
-        reached = time.monotonic()
+        reached = began = time.monotonic()
         while True:
             if os.getppid() != parent:
                 # Ansible itself was killed, and this worker goes on as an orphan: nobody wants the results.
                 self._give_up(directory)
             try:
-                status, running = self._look(directory)
+                status, process = self._look(directory)
                 reached = time.monotonic()
             except (AnsibleConnectionFailure, AnsibleError, ValueError) as error:
                 if time.monotonic() - reached > OUT_OF_REACH_S:
@@ -94,22 +96,26 @@ class ActionModule(ActionBase):
             waits = status is not None and status["state"] == "waiting" and status["finished"] == waiting_after
             if waits or (status is not None and status["state"] == "done"):
                 return self._fetch(directory) or self._last_results
-            gone = 0 if running else gone + 1
+            starting = process == "unknown" and time.monotonic() - began < START_S
+            gone = 0 if process == "running" or starting else gone + 1
             if gone > GONE_LOOKS:
                 raise Lost("the process that carries the runs out ended before it was done")
             time.sleep(interval)
 
-    def _look(self, directory: str) -> tuple[dict[str, t.Any] | None, bool]:
-        """Renew the lease and read the status in one cheap command; (status, whether the launcher's process lives)."""
+    def _look(self, directory: str) -> tuple[dict[str, t.Any] | None, str]:
+        """Renew the lease and read the status in one cheap command.
+
+        (status, what is of the launcher's process: running, unknown before it has written its number down, "" where it is gone).
+        """
         path = shlex.quote(directory)
         command = (
             f"cd {path} 2>/dev/null && touch -c alive && "
-            '{ cat status 2>/dev/null; echo; kill -0 "$(cat pid 2>/dev/null)" 2>/dev/null && echo running; }'
+            '{ cat status 2>/dev/null; echo; [ -s pid ] || echo unknown; kill -0 "$(cat pid 2>/dev/null)" 2>/dev/null && echo running; }'
         )
         answer = self._low_level_execute_command(command, executable="/bin/sh")
         lines = [line for line in str(answer["stdout"]).splitlines() if line.strip()]
         status = next((json.loads(line) for line in lines if line.startswith("{")), None)
-        return status, "running" in lines
+        return status, next((word for word in ("running", "unknown") if word in lines), "")
 
     def _fetch(self, directory: str) -> dict[str, t.Any] | None:
         answer = self._low_level_execute_command(f"cat {shlex.quote(directory)}/results.json", executable="/bin/sh")

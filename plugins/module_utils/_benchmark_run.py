@@ -28,6 +28,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._process import 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 from ansible_collections.gpufabric.cluster.plugins.module_utils._run_processes import MARKER
 from ansible_collections.gpufabric.cluster.plugins.module_utils._text_bounds import head_and_tail
+from ansible_collections.gpufabric.cluster.plugins.module_utils._withheld import secrets_of, withheld, withhold
 
 JOB, RESULTS, STATUS, PID = "job.json", "results.json", "status", "pid"
 #: a further batch of an open job; number: of the runs that were finished before it
@@ -270,7 +271,7 @@ class BenchmarkRun:
             return None
         if isinstance(report, dict):
             report.pop("env", None)
-        return report
+        return withheld(report)
 
     def _collect_logs(self, nodes: t.Sequence[str], failed: bool) -> dict[str, dict[str, str]]:
         """{node: {file: text}} of NCCL's debug files: few nodes' are enough to tell the transport, and all are removed."""
@@ -315,10 +316,11 @@ def detach(lease: Lease) -> None:
 
 
 def _read(path: str) -> str:
+    """What was printed, without what of an environment may be in it, and the file is gone."""
     with open(path, encoding="utf-8", errors="replace") as file:
         text = head_and_tail(file.read(), OUTPUT_LIMIT)
     os.unlink(path)
-    return text
+    return withhold(text, secrets_of(os.environ))
 
 
 def _allow_many_files() -> None:

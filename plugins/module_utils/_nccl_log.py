@@ -22,6 +22,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log_lines 
     read_line,
 )
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log_stream import LogBlocks, Source
+from ansible_collections.gpufabric.cluster.plugins.module_utils._withheld import SECRET, WITHHELD
 
 # Up to here every line is read; behind it only those that the fast way picks. A communicator's birth fits in this.
 READ_WHOLE = 1 << 20
@@ -37,7 +38,6 @@ LIKE_LINES = (
 MOST_LIKENESSES = 100_000
 LONGEST_TEXT = 600
 
-_SECRET = re.compile(r"PSK|SECRET|TOKEN|PASSW|CREDENTIAL|_KEY\b")
 _DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
 # Looked for one after the other in the lowered line: many times faster than an alternation of as many words.
 _SUSPICIOUS = (
@@ -289,10 +289,10 @@ class NcclLog:
             if len(self.environment) < MOST_NAMES:
                 values = self.environment.setdefault(name, collections.Counter())
                 if value in values or len(values) < 100:
-                    values["(withheld)" if _SECRET.search(name) else value] += 1
+                    values[WITHHELD if SECRET.search(name) else value] += 1
             return
         for name, value in _ENV_TYPED.findall(text[:LONGEST_TEXT]):
-            if len(self.typed) < 1000 and not _SECRET.search(name):
+            if len(self.typed) < 1000 and not SECRET.search(name):
                 self.typed.setdefault(name, value)
 
     def _communicator(self, line: Line) -> None:

@@ -21,6 +21,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._lease import Le
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Account, Tools, end_group
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 from ansible_collections.gpufabric.cluster.plugins.module_utils._text_bounds import head_and_tail
+from ansible_collections.gpufabric.cluster.plugins.module_utils._withheld import secrets_of, withhold
 
 #: of one log file, in bytes
 LOG_LIMIT = 65536
@@ -70,7 +71,7 @@ class Agent:
         logs: dict[str, str] = {}
         for path in self._fs.glob(self.lease.work, LOG_PATTERN):
             if len(logs) < int(request.get("keep", 0)):
-                logs[os.path.basename(path)] = head_and_tail(self._fs.read_text(path), LOG_LIMIT)
+                logs[os.path.basename(path)] = _fit_to_leave(self._fs.read_text(path), LOG_LIMIT)
             self._fs.remove(path)
         return {"logs": logs}
 
@@ -112,7 +113,7 @@ class _Program:
         texts = []
         for path in self._paths:
             with open(path, encoding="utf-8", errors="replace") as file:
-                texts.append(head_and_tail(file.read(), OUTPUT_LIMIT))
+                texts.append(_fit_to_leave(file.read(), OUTPUT_LIMIT))
             os.unlink(path)
         return {
             "rc": self.process.returncode,
@@ -121,6 +122,11 @@ class _Program:
             "stdout": texts[0],
             "stderr": texts[1],
         }
+
+
+def _fit_to_leave(text: str, limit: int) -> str:
+    """A text as it may leave the node: bounded, and without what of an environment may be in it."""
+    return withhold(head_and_tail(text, limit), secrets_of(os.environ))
 
 
 def serve(fs: RootedFs, lease: Lease, stdin: int = 0, stdout: int = 1) -> int:

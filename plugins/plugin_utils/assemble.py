@@ -9,6 +9,7 @@ import json
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding, worst_first
+from ansible_collections.gpufabric.cluster.plugins.module_utils._withheld import withheld
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark import benchmark_part
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import (
     SCHEMA_VERSION,
@@ -81,14 +82,14 @@ def assemble(
         "started": inputs["started"],
         **about,
         "inventory": nodes,
-        "settings": {section: _distinct(by_node) for section, by_node in settings.items()},
+        "settings": {section: withheld(_distinct(by_node)) for section, by_node in settings.items()},
         "nodes": observed,
-        "log_files": read,
+        "log_files": withheld(read),
         "benchmark": part.benchmark,
         "verdicts": part.verdicts,
-        "findings": [{**finding.as_dict(), "part": part_of[finding]} for finding in findings],
+        "findings": [withheld({**finding.as_dict(), "part": part_of[finding]}) for finding in findings],
         "notes": part.notes,
-        "verdict": verdict.as_dict(),
+        "verdict": withheld(verdict.as_dict()),
         "logs": part.logs,
     }
 

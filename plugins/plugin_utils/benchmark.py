@@ -9,11 +9,14 @@ import dataclasses
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
+from ansible_collections.gpufabric.cluster.plugins.module_utils._withheld import withheld
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_busbw import judge_busbw
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import cleaned
 
 #: texts that become files of their own beside run.json
 LOG_KEYS = ("stdout", "stderr")
+#: what of a run holds words of programs or of the user, in which an environment may stand
+TOLD_KEYS = (*LOG_KEYS, "argv", "environment", "problem", "first_attempt", "lost", "errors", "transport")
 
 
 @dataclasses.dataclass
@@ -41,13 +44,15 @@ def benchmark_part(
     if launcher is None:
         return part
     result = cleaned(results[launcher] or {})
+    runs = [{**run, **{key: withheld(run[key]) for key in TOLD_KEYS if key in run}} for run in result.pop("runs")]
+    result = withheld(result)
     part.verdicts, part.findings = judge_busbw(
-        result["runs"], settings[launcher], observed, result.get("nodes_left_out", []), str(result.get("problem", ""))
+        runs, settings[launcher], observed, result.get("nodes_left_out", []), str(result.get("problem", ""))
     )
-    for number, run in enumerate(result["runs"], start=1):
+    for number, run in enumerate(runs, start=1):
         name = f"{number:02d}-{run['stage']}-{run['collective']}"
         part.logs.update({f"{name}.{key}.txt": run.pop(key) for key in LOG_KEYS if run.get(key)})
-    part.benchmark = {"launcher": launcher, **result}
-    if any(run["backend"] == "mpi" for run in result["runs"]):
+    part.benchmark = {"launcher": launcher, **result, "runs": runs}
+    if any(run["backend"] == "mpi" for run in runs):
         part.notes.append("GPUs were not measured: the nodes' network was, with MPI in the place of NCCL")
     return part

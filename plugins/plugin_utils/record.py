@@ -10,6 +10,7 @@ import pathlib
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding, worst_first
+from ansible_collections.gpufabric.cluster.plugins.module_utils._withheld import withheld
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import NODE, Observation, Section
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import group_key
 
@@ -116,6 +117,9 @@ def cleaned(result: Observation) -> dict[str, t.Any]:
         "exception",
     )
     kept = {key: value for key, value in result.items() if key not in dropped and not key.startswith("_ansible")}
+    seen = kept.get("observed")
+    if isinstance(seen, dict) and seen.get("problems"):  # words of programs that failed
+        kept["observed"] = {**seen, "problems": withheld(seen["problems"])}
     return {key: _cleaned_deep(value) for key, value in kept.items()} if HANDED_ON in kept else kept
 
 
