@@ -91,7 +91,7 @@ class ActionModule(NcclTests):
 
     def _nodes(self, means: Means, task_vars: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
         """What isolate.begin() needs: ranks, HCAs by rail, and what the inventory says of the place."""
-        reader = SettingsReader(self._loader, self._templar, task_vars["hostvars"])
+        reader = SettingsReader(self._loader, self._templar, task_vars["hostvars"], task_vars)
         return {
             name: {
                 "rack": str(reader.read("isolate", name).get("isolate_rack") or ""),

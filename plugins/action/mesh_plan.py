@@ -79,7 +79,7 @@ class ActionModule(ActionBase):
         }
         alive = set(task_vars["ansible_play_hosts"])
         chosen = launch_nodes.plan(hosts, alive, variables, {"respect_busy": False})
-        reader = SettingsReader(self._loader, self._templar, hostvars)
+        reader = SettingsReader(self._loader, self._templar, hostvars, task_vars)
         candidates = [
             Candidate(
                 node=node,

@@ -30,7 +30,7 @@ class ActionModule(ActionBase):
         hostvars = task_vars["hostvars"]
         raw = {host: hostvars.raw_get(host) for host in task_vars.get("ansible_play_hosts_all", hostvars)}
         observed = _registered(raw, OBSERVED)
-        reader = SettingsReader(self._loader, self._templar, hostvars)
+        reader = SettingsReader(self._loader, self._templar, hostvars, task_vars)
         inputs = fleet_inputs(
             observed,
             _registered(raw, FACTS),

@@ -19,12 +19,20 @@ def group_key(settings: t.Mapping[str, t.Any]) -> str:
 
 
 class SettingsReader:
-    """Evaluates roles' defaults as Ansible would. Nodes with equal variables share one evaluation, which keeps it O(N)."""
+    """Evaluates roles' defaults as Ansible would. Nodes with equal variables share one evaluation, which keeps it O(N).
 
-    def __init__(self, loader: t.Any, templar: t.Any, hostvars: t.Any) -> None:
+    task_vars: of the task that asks, for one that belongs to the role: hostvars know nothing of what a play, a role or a task
+    says under `vars`, which stands above every node's own variables.
+    """
+
+    def __init__(
+        self, loader: t.Any, templar: t.Any, hostvars: t.Any, task_vars: t.Mapping[str, t.Any] | None = None
+    ) -> None:
         self._loader = loader
         self._templar = templar
         self._hostvars = hostvars
+        self._task_vars = task_vars or {}
+        self._said: dict[str, dict[str, t.Any]] = {}
         self._defaults: dict[str, dict[str, t.Any]] = {}
         self._known: dict[tuple[str, str], dict[str, t.Any]] = {}
 
@@ -44,14 +52,26 @@ class SettingsReader:
             self._defaults[role] = dict(load(str(COLLECTION / "roles" / role / "defaults" / "main.yml"), **trust) or {})
         return self._defaults[role]
 
+    def _said_in_the_play(self, role: str) -> dict[str, t.Any]:
+        """{name: value} of the role's variables for which the task sees another value than its node and the role bring."""
+        if role not in self._said:
+            defaults = self._defaults_of(role)
+            own = self._hostvars.raw_get(self._task_vars["inventory_hostname"]) if self._task_vars else {}
+            self._said[role] = {
+                name: self._task_vars[name]
+                for name in defaults
+                if name in self._task_vars and self._task_vars[name] != own.get(name, defaults[name])
+            }
+        return self._said[role]
+
     def _signature(self, role: str, node: str) -> str:
-        raw = self._hostvars.raw_get(node)
+        raw = {**self._hostvars.raw_get(node), **self._said_in_the_play(role)}
         mine = {n: str(raw[n]) for n in raw if n.startswith((f"{role}_", "gpufabric_"))}
         text = json.dumps(mine, sort_keys=True)
         return f"{node} {text}" if "{{" in text else text
 
     def _evaluate(self, role: str, defaults: t.Mapping[str, t.Any], node: str) -> dict[str, t.Any]:
-        variables = {**defaults, **self._hostvars.raw_get(node)}
+        variables = {**defaults, **self._hostvars.raw_get(node), **self._said_in_the_play(role)}
         templar = self._templar.copy_with_new_env(available_variables=variables)
         values = {}
         for name in defaults:

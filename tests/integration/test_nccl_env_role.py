@@ -68,8 +68,11 @@ class Fleet:
             if not (name := str(p.relative_to(root))).startswith((".tools", "tool-calls"))
         }
 
-    def play(self, *arguments: str, entry: str = "main", hosts: str = "all") -> dict[str, t.Any]:
-        """Run one entry point of the role, and return {changed: {node: bool}, observed: {node: nccl_env_info's}, out}."""
+    def play(self, *arguments: str, entry: str = "main", hosts: str = "all", **said: t.Any) -> dict[str, t.Any]:
+        """Run one entry point of the role, and return {changed: {node: bool}, observed: {node: nccl_env_info's}, out}.
+
+        said: variables of the play itself.
+        """
         inventory = {
             "all": {"hosts": {n: {"gpufabric_root": str(self.directory / n), **v} for n, v in self.variables.items()}}
         }
@@ -86,6 +89,7 @@ class Fleet:
             "hosts": hosts,
             "gather_facts": False,
             "ignore_unreachable": True,
+            "vars": said,
             "tasks": [
                 {"include_role": {"name": "gpufabric.cluster.nccl_env", "tasks_from": entry}},
                 {
@@ -170,6 +174,14 @@ def test_a_plain_node(fleet: Fleet, applied: dict[str, t.Any]) -> None:
     assert "NCCL_IB_HCA" not in fleet.read("plain", "/etc/profile.d/nccl.sh")
     assert "NCCL_DEBUG" in fleet.read("plain", "/etc/profile.d/nccl.csh")
     assert fleet.path("plain", "/etc/nccl.conf").stat().st_mode & 0o777 == 0o644
+
+
+def test_what_a_play_says_stands_above_what_nodes_say(fleet: Fleet, applied: dict[str, t.Any]) -> None:
+    result = fleet.play(entry="verify", hosts="plain:warned", nccl_env_variables={"NCCL_IB_TIMEOUT": "19"})
+    for node in ("plain", "warned"):
+        resolved = {v["name"]: v["value"] for v in result["seen"][node]["observed"]["resolved"]["variables"]}
+        assert resolved["NCCL_IB_TIMEOUT"] == "19"
+        assert "NCCL_BUFFSIZE" not in resolved
 
 
 def test_a_node_without_hcas(fleet: Fleet, applied: dict[str, t.Any]) -> None:
