@@ -20,7 +20,11 @@ setup-lora: setup ## PyTorch, transformers and peft too, for the tests that trai
 demo: setup ## Run site.yml on an embedded cluster of two virtual machines, and report
 	@tools/demo
 
-test: lint typecheck docs sanity build molecule unit ## Check everything
+# What uses one processor goes side by side, the lab has them all, and pytest shares its files among two.
+test: setup-lora ## Check everything
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint typecheck docs sanity build
+	@$(MAKE) --no-print-directory molecule
+	@$(MAKE) --no-print-directory unit
 
 lint: setup ## ansible-lint (production), yamllint, ruff, shellcheck
 	$(BIN)/ruff check $(PYTHON_SOURCES)
@@ -46,7 +50,7 @@ molecule: setup ## The scenarios that need no long lab run
 	@tools/molecule default
 
 unit: setup-lora ## pytest
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
 
 test-lab: setup-lora ## What takes longer: every scenario and every test on virtual machines
 	@tools/molecule

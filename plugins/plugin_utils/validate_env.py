@@ -94,9 +94,15 @@ class _Judge:
             result.drop(name, value, wrong)
             return
         text = str(nccl_value.as_text(value))
-        useless = self._no_op(variable, text) or self._tuner(variable, text)
-        if useless is not None:
-            result.drop(name, text, useless)
+        default = self._no_op(variable, text)
+        if default is not None:
+            # No line is needed for it, and none of a profile may stand in its place.
+            result.removed.append(name)
+            result.drop(name, text, default)
+            return
+        tuner = self._tuner(variable, text)
+        if tuner is not None:
+            result.drop(name, text, tuner)
             return
         result.kept[name] = text
         result.findings += [f for f in (self._risk(variable, text), self._logging(variable, text)) if f]

@@ -97,6 +97,12 @@ def test_exactly_two_no_ops(guide: Result) -> None:
     assert [f["subject"] for f in found(guide, "nccl_no_op")] == ["NCCL_IB_DISABLE", "NCCL_IB_RETRY_CNT"]
 
 
+def test_a_users_default_takes_the_profiles_value_away() -> None:
+    with_default = fleet(roce_node(1), variables={"NCCL_IB_TIMEOUT": 20})
+    assert values(fleet(roce_node(1)))["NCCL_IB_TIMEOUT"] == "22"
+    assert "NCCL_IB_TIMEOUT" not in values(with_default)
+
+
 def test_strict_writes_nothing_and_warn_leaves_out_what_is_wrong(guide: Result) -> None:
     assert not guide["writable"] and not guide["nodes"]["n1"]["writable"]
     warn = fleet(roce_node(1), roce_node(2), profiles=[], variables=GUIDE, mode="warn")
