@@ -30,7 +30,7 @@ import typing as t
 import recorded
 
 TRIALS = 24
-CONFIRMATIONS = 5
+CONFIRMATIONS = 10
 GUIDE = {"NCCL_SOCKET_NTHREADS": "2", "NCCL_NSOCKS_PERTHREAD": "8", "NCCL_BUFFSIZE": "1048576"}
 
 #: launches before anything counts: the first ones on a machine are slower
