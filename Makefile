@@ -6,7 +6,7 @@ SHELL := /bin/sh
 BIN := .venv/bin
 PYTHON_SOURCES := plugins lab tests tools
 
-.PHONY: help setup setup-lora demo test test-lab lint typecheck sanity docs unit molecule build clean
+.PHONY: matrix help setup setup-lora demo test test-lab lint typecheck sanity docs unit molecule build clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -55,6 +55,9 @@ unit: setup-lora ## pytest
 test-lab: setup-lora ## What takes longer: every scenario and every test on virtual machines
 	@tools/molecule
 	GPUFABRIC_LAB=1 $(BIN)/python -m pytest -m "lab or slow"
+
+matrix: setup ## Every supported pair of ansible-core and Python; takes long, and needs the Pythons
+	@tools/matrix
 
 clean: ## Remove what was generated, but for the lab's image cache
 	rm -rf .venv .ansible .cache collections/ansible_collections gpufabric-cluster-*.tar.gz

@@ -7,7 +7,7 @@
     tools/generate_docs.py --check    say what is out of date, and end with 1
 
 A file takes part by holding the lines ``<!-- begin generated: NAME -->`` and ``<!-- end generated -->``, where NAME is
-``variables`` in roles/<role>/README.md, or ``profiles`` anywhere below docs/. What stands between them is replaced.
+``variables`` in roles/<role>/README.md, or ``profiles`` or ``scale`` anywhere below docs/. What stands between them is replaced.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import typing as t
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+SCALE = ROOT / "tests/benchmarks/results/scale.json"
 PROFILES = ROOT / "plugins/plugin_utils/data/sysctl_profiles.json"
 
 _BLOCK = re.compile(r"(<!-- begin generated: (\w+) -->\n).*?(<!-- end generated -->)", re.DOTALL)
@@ -103,6 +104,44 @@ def profiles(page: pathlib.Path) -> str:
     return "\n".join([*parts, "### Sources\n", *sources, ""])
 
 
+def scale(page: pathlib.Path) -> str:
+    """What verify.yml cost the controller, by number of nodes, as recorded."""
+    if not SCALE.exists():
+        return "It was not recorded yet.\n"
+    record = json.loads(SCALE.read_text())
+    figures, settings = record["figures"], record["settings"]
+    rows = [
+        [
+            nodes,
+            f"{figures['controller_cpu_s'][nodes]:.1f}",
+            f"{figures['controller_cpu_ms_a_node'][nodes]:.0f}",
+            f"{figures['controller_memory_mib'][nodes]:.0f}",
+            f"{figures['calls_a_node'][nodes]:g}",
+            f"{figures['wall_s'][nodes]:.0f}",
+        ]
+        for nodes in figures["controller_cpu_s"]
+    ]
+    head = ["Nodes", "Controller, CPU s", "a node, ms", "Controller, MiB", "Calls a node", "Wall clock, s"]
+    slope = figures["slope"]
+    kinds = {"dead": "dead", "garbage": "printing garbage", "hanging": "hanging", "slow_tool": "with tools that hang"}
+    ill = ", ".join(f"{kinds[how]}: {'named' if named else 'NOT named'}" for how, named in figures["ill_named"].items())
+    most = rows[-1][0]
+    lines = [
+        table(head, rows),
+        f"Exponents (slopes on logarithmic axes, 1 is proportional to the nodes): CPU {slope['controller_cpu']:.2f}, in the upper half"
+        f" {slope['controller_cpu_upper_half']:.2f}; memory {slope['controller_memory']:.2f}; run.json {slope['record_bytes']:.2f}.",
+        "",
+        f"Ill nodes among {most} ({ill}) held the run up for {figures['held_up_s']:.0f} s, where the time limits allow {figures['allowed_s']:.0f} s."
+        f" Other nodes with an error: {figures['others_with_errors']}.",
+        "",
+        f"Recorded {record['date'][:10]} on {record['host']}, {settings['processors']} processors"
+        f"{' shared with other work' if settings['machine_shared'] else ''}, ansible-core {record['versions']['ansible-core']},"
+        f" {settings['forks']} forks; modules {settings['modules']}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
 def plain(text: str) -> str:
     """Ansible's markup as Markdown: O(x), V(x), C(x) as code, the rest as its text."""
     return _MARKUP.sub(lambda m: f"`{m.group(2)}`" if m.group(1) in "OVCPM" else m.group(2), text)
@@ -113,7 +152,11 @@ def table(head: t.Sequence[str], rows: t.Iterable[t.Sequence[str]]) -> str:
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
-_MAKERS: dict[str, t.Callable[[pathlib.Path], str]] = {"variables": variables, "profiles": profiles}
+_MAKERS: dict[str, t.Callable[[pathlib.Path], str]] = {
+    "variables": variables,
+    "profiles": profiles,
+    "scale": scale,
+}
 
 
 if __name__ == "__main__":

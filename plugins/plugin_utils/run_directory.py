@@ -28,7 +28,7 @@ def write_whole(results: pathlib.Path, name: str, files: t.Mapping[str, str]) ->
     The directory appears with all its files in it, or, after a crash or on a full disk, not at all.
     Raises OSError where *results* cannot be written.
     """
-    results.mkdir(parents=True, exist_ok=True)
+    results.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     partial = results / f".{name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     try:

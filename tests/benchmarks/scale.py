@@ -4,8 +4,9 @@
 """What verify.yml costs the controller for 8 to 512 simulated nodes: python tests/benchmarks/scale.py [--nodes 8,16,...] [--shared].
 
 Nodes are directories, reached over local connections, so that their modules run on this machine too. Each node's Python is started
-through a wrapper that notes the CPU seconds it took; what is left of all CPU seconds is the controller's. A last run has one node that is
-dead, one that prints garbage, one that hangs and one whose tools hang among the most nodes.
+through a wrapper that notes the CPU seconds it took; what is left of all CPU seconds is the controller's. So that a small machine can stand
+for 512 nodes, modules run on one node, and what they answered is given again under the name, addresses and identifiers of every other one
+(--real runs them everywhere). A last run has one node that is dead, one that prints garbage, one that hangs and one whose tools hang.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 import os
 import pathlib
 import platform
+import shutil
 import statistics
 import sys
 import tempfile
@@ -39,49 +41,86 @@ NAMED = {
 }
 
 #: seconds: what defaults allow an unreachable or hanging node at its first task, and a tool at its own
-FIRST_ANSWER_S = 60.0
+FIRST_ANSWER_S = 180.0
 TOOL_S = 20.0
 
-WRAPPER = """#!/bin/sh
-{python} "$@"
+#: an interpreter that runs modules, notes its CPU time, and keeps their answers in the order of the calls
+RUNNING = """#!/bin/sh
+here=$(dirname "$0")
+number=$(($(cat "$here/count" 2>/dev/null || echo 0) + 1))
+echo $number > "$here/count"
+{python} "$@" > "$here/answer.$number"
 status=$?
-times | tail -n 1 >> {log}
+cat "$here/answer.$number"
+times >> "$here/times"
 exit $status
 """
 
+#: one that reads what the controller sends and gives the answer of that call
+REPLAYING = """#!/bin/sh
+here=$(dirname "$0")
+cat > /dev/null
+read -r number < "$here/count"
+number=$((number + 1))
+echo $number > "$here/count"
+cat "$here/answer.$number"
+times >> "$here/times"
+"""
 
-def measure(directory: pathlib.Path, count: int, ill: t.Mapping[int, str], forks: int) -> dict[str, t.Any]:
+
+def put_interpreters(directory: pathlib.Path, inventory: dict[str, t.Any], replayed: pathlib.Path | None) -> None:
+    """Give each node an interpreter of its own: one that replays *replayed*'s answers, or runs modules where that is None."""
+    from ansible_collections.gpufabric.cluster.tests.fixtures import simulated_nodes
+
+    hcas = simulated_nodes.Plan().hcas
+    first = simulated_nodes.identity_of(1, hcas)
+    answers = {path.name: path.read_text() for path in replayed.glob("answer.*")} if replayed else {}
+    for number, (name, variables) in enumerate(inventory["all"]["hosts"].items(), 1):
+        if "ansible_python_interpreter" in variables or "ansible_connection" in variables:
+            continue  # it is ill, and has one already
+        home = directory / name / ".calls"
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir()
+        real = replayed is None or (directory / name / ".tools/plan").read_text().endswith("slow_tool")
+        text = RUNNING if real else REPLAYING
+        interpreter = home / "python"
+        interpreter.write_text(text.format(python=sys.executable))
+        interpreter.chmod(0o755)
+        (home / "count").write_text("0\n")
+        variables["ansible_python_interpreter"] = str(interpreter)
+        for answer, content in answers.items() if not real else ():
+            for own, other in zip(first, simulated_nodes.identity_of(number, hcas)):
+                content = content.replace(own, other)
+            (home / answer).write_text(content)
+
+
+def measure(
+    directory: pathlib.Path, count: int, ill: t.Mapping[int, str], forks: int, replayed: pathlib.Path | None = None
+) -> dict[str, t.Any]:
     """One run: its row."""
     from ansible_collections.gpufabric.cluster.tests.fixtures import local_playbook, simulated_nodes
 
-    began = time.monotonic()
     inventory = simulated_nodes.build_nodes(directory, count, simulated_nodes.Plan(tuned=True, ill=ill))
-    built_s = time.monotonic() - began
-    log = directory / "node-times"
-    log.unlink(missing_ok=True)
-    wrapper = directory / "python"
-    wrapper.write_text(WRAPPER.format(python=sys.executable, log=log))
-    wrapper.chmod(0o755)
-    inventory["all"]["vars"] = {**inventory["all"]["vars"], "ansible_python_interpreter": str(wrapper)}
+    put_interpreters(directory, inventory, replayed)
     (directory / "hosts.json").write_text(json.dumps(inventory))
     playbook = str(ROOT / "playbooks" / "verify.yml")
     argv = local_playbook.command(directory, playbook, "--forks", str(forks), gpufabric_gate=False)
     environment = {**local_playbook.environment(directory), "ANSIBLE_DISPLAY_OK_HOSTS": "false"}
-    output = directory / "output"
     began = time.monotonic()
-    rc, usage = _run(argv, environment, output)
+    rc, usage = _run(argv, environment, directory / "output")
     wall_s = time.monotonic() - began
     record = json.loads((directory / "results/latest/run.json").read_text())
-    node_cpu = [_seconds(line) for line in log.read_text().splitlines()]
+    # The shell's own times are one line, those of what it started another.
+    node_cpu = [_seconds(line) for path in directory.glob("*/.calls/times") for line in path.read_text().splitlines()]
     return {
         "nodes": count,
+        "modules": "replayed" if replayed else "run",
         "ill": {simulated_nodes.node_name(number): how for number, how in ill.items()},
         "rc": rc,
         "wall_s": round(wall_s, 2),
-        "built_s": round(built_s, 2),
         "cpu_s": round(usage.ru_utime + usage.ru_stime, 2),
         "node_cpu_s": round(sum(node_cpu), 2),
-        "node_calls": len(node_cpu),
+        "node_calls": len(node_cpu) // 2,
         "controller_memory_mib": round(usage.ru_maxrss / 1024, 1),
         "record_bytes": (directory / "results/latest/run.json").stat().st_size,
         "report_bytes": (directory / "results/latest/report.html").stat().st_size,
@@ -122,7 +161,7 @@ def slope(points: t.Sequence[tuple[float, float]]) -> float:
 
 def figures(record: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """Controller seconds a node, memory, calls a node, exponents over all sizes and over the upper half, and who was named."""
-    healthy = [row for row in record["rows"] if not row["ill"]]
+    healthy = [row for row in record["rows"] if not row["ill"] and row["nodes"] > 1]
     controller = [(row["nodes"], row["cpu_s"] - row["node_cpu_s"]) for row in healthy]
     memory = [(row["nodes"], row["controller_memory_mib"]) for row in healthy]
     upper = len(healthy) // 2
@@ -163,6 +202,7 @@ def main() -> int:
     parser.add_argument(
         "--forks", type=int, default=2 * (os.cpu_count() or 1), help="on one machine its processors bound them"
     )
+    parser.add_argument("--real", action="store_true", help="run the modules on every node")
     parser.add_argument("--shared", action="store_true", help="say in the record that the machine had other work")
     parser.add_argument("--keep", type=pathlib.Path, help="a directory for the nodes, which stays")
     parser.add_argument("--dry", action="store_true", help="print the rows, and write no record")
@@ -173,9 +213,14 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory(prefix="scale-") as temporary:
         directory = options.keep or pathlib.Path(temporary)
-        directory.mkdir(parents=True, exist_ok=True)
+        for part in ("recorded", "nodes"):
+            (directory / part).mkdir(parents=True, exist_ok=True)
+        replayed = None
+        if not options.real:
+            rows.append(measure(directory / "recorded", 1, {}, options.forks))
+            replayed = directory / "recorded" / next(iter(_names({1: ""}))) / ".calls"
         for count, sick in [*((count, {}) for count in counts), (most, ill)]:
-            rows.append(measure(directory, count, sick, options.forks))
+            rows.append(measure(directory / "nodes", count, sick, options.forks, replayed))
             print(rows[-1], flush=True)
     import ansible.release
     import recorded
@@ -186,7 +231,10 @@ def main() -> int:
         "machine_shared": options.shared,
         "first_answer_s": FIRST_ANSWER_S,
         "tool_s": TOOL_S,
-        "connection": "local; modules run on the controller's own processors",
+        "connection": "local",
+        "modules": "run on every node"
+        if options.real
+        else "run on one node, and its answers given again as every other one's",
     }
     versions = {"ansible-core": ansible.release.__version__, "kernel": platform.release()}
     if options.dry:
