@@ -117,9 +117,11 @@ class Job:
         """What every rank gets: the run's own variables and the mark by which its processes are found again.
 
         NCCL writes a file a rank where it is asked to say something, so that lines of ranks do not mix; the agents bring them back.
+        srun has no --mca: there Open MPI reads its parameters from the environment.
         """
         log = {"NCCL_DEBUG_FILE": f"{self.work}/{LOG_FILE}"} if "NCCL_DEBUG" in run.environment else {}
-        return {MARKER: self.run_id, **log, **run.environment}
+        mca = {f"OMPI_MCA_{name}": value for name, value in run.mca.items()} if self.launcher == "srun" else {}
+        return {MARKER: self.run_id, **log, **mca, **run.environment}
 
     def program(self, run: Run) -> tuple[str, ...]:
         report = ("-J", self.report_path) if run.report else ()

@@ -12,6 +12,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._withheld import withheld
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_busbw import judge_busbw
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import cleaned
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.repeat_latency import add_repeat_latency
 
 #: texts that become files of their own beside run.json
 LOG_KEYS = ("stdout", "stderr")
@@ -45,6 +46,7 @@ def benchmark_part(
         return part
     result = cleaned(results[launcher] or {})
     runs = [{**run, **{key: withheld(run[key]) for key in TOLD_KEYS if key in run}} for run in result.pop("runs")]
+    add_repeat_latency(runs)
     result = withheld(result)
     part.verdicts, part.findings = judge_busbw(
         runs, settings[launcher], observed, result.get("nodes_left_out", []), str(result.get("problem", ""))

@@ -115,10 +115,11 @@ def plan(
     made.mpirun = by_name[here].tools["mpirun"]["path"]
     values = in_force(settings)
     usable = [by_name[name] for name in made.nodes]
-    if made.backend == "mpi":
-        made.runs = _mpi_runs(usable, values, settings, control)
-    else:
-        made.runs = _nccl_runs(usable, values, settings)
+    once = (
+        _mpi_runs(usable, values, settings, control) if made.backend == "mpi" else _nccl_runs(usable, values, settings)
+    )
+    # All of it again and again, rather than each run several times: what drifts slowly must not look like a difference.
+    made.runs = once * int(values["repeats"])
     if not made.runs:
         made.problem = (
             f"a benchmark of the network needs two nodes, and only {made.nodes[0]} can take part"
@@ -165,7 +166,8 @@ def _common_rails(nodes: t.Sequence[NodeMeans]) -> list[str]:
 
 def _base(collective: str, stage: str, backend: str, values: Settings) -> dict[str, t.Any]:
     names = ("min_bytes", "max_bytes", "step_factor", "iterations", "warmup", "timeout_s")
-    return {"collective": collective, "stage": stage, "backend": backend, **{name: values[name] for name in names}}
+    told = {name: values[name] for name in names}
+    return {"collective": collective, "stage": stage, "backend": backend, "per_iteration": backend == "nccl", **told}
 
 
 def _mpi_runs(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from ansible_collections.gpufabric.cluster.plugins.module_utils import _launch, _ssh_trust
+from ansible_collections.gpufabric.cluster.plugins.module_utils import _benchmark_job, _launch, _ssh_trust
 from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import counts, parse_size, steps
 from ansible_collections.gpufabric.cluster.plugins.module_utils._launch import Host, Launch, Mpi
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_options import Options, letters_of
@@ -86,6 +86,18 @@ def test_srun_lists_names_and_forwards_nothing_else() -> None:
     assert export == "--export=PATH,HOME,USER,LD_LIBRARY_PATH,NCCL_DEBUG,A", (
         "never ALL: the submitting shell's variables stay there"
     )
+
+
+def test_srun_s_ranks_get_open_mpi_s_parameters_from_their_environment() -> None:
+    run = _benchmark_job.Run(
+        "cluster", "all_reduce", "mpi", ("python3",), (), ("n1",), mca={"btl_tcp_if_include": "a,b"}
+    )
+    nodes = (_benchmark_job.Node("n1", "192.0.2.1"),)
+    for launcher, given in (("srun", {"OMPI_MCA_btl_tcp_if_include": "a,b"}), ("mpirun", {})):
+        job = _benchmark_job.Job("run", launcher, "n1", nodes, (run,), MPI4, "/run/x", "root", True)
+        assert {k: v for k, v in job.environment(run).items() if k.startswith("OMPI_")} == given
+        shown = " ".join(job.argv(run, ["n1"]))
+        assert ("OMPI_MCA_btl_tcp_if_include" in shown) == (launcher == "srun")
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,12 @@ def planned(nodes: list[NodeMeans], machines: int | None = None, **more: t.Any) 
     return nccl_tests_plan.plan(nodes, nodes[0].name, machines or len(nodes), settings(**more), ["192.0.2.0/24"])
 
 
+def test_repeats_are_the_whole_sequence_again() -> None:
+    plan = planned([means("n1"), means("n2")], stages=["cluster"], collectives=["all_reduce", "alltoall"], repeats=3)
+    assert [run["collective"] for run in plan.runs] == ["all_reduce", "alltoall"] * 3
+    assert {run["per_iteration"] for run in plan.runs} == {False}, "the MPI program times single iterations by itself"
+
+
 def test_without_gpus_the_network_is_measured_with_mpi() -> None:
     plan = planned([means("n1"), means("n2")], stages=["cluster", "rail"], mpi_transports=["tcp", "rdma"])
     assert (plan.backend, plan.launcher, plan.problem) == ("mpi", "mpirun", "")
