@@ -24,6 +24,10 @@ _DATA = pathlib.Path(__file__).parent / "data" / "faults.json"
 # A signature in the line that failed first counts more than one somewhere else; one that only matches pages later, not less.
 _IN_FIRST_FAILURE = 12
 _IN_WARNING = 4
+# Of the weight, where only a hint was found: the component complains, in words that nobody has explained yet.
+_OF_A_HINT = 0.5
+_ONLY_A_HINT = "the component complains, in words that name no cause"
+COMPLAINS = r"[^\n]{0,200}?(?:[Ee]rror|ERROR(?!_)|(?<!=)WARN|[Ff]ail|FAIL|[Tt]imed? ?out|refused|denied|[Cc]annot|[Uu]nable)"  # <complains> of a hint
 _WORTH_SAYING = 15
 _MOST_FINDINGS = 20
 _MOST_TEXT = 2_000_000  # characters of a context's text that are read: its beginning and its end
@@ -36,8 +40,9 @@ _EVIDENCE_LENGTH = 300
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One cause. ``signatures``: any of them shows it; ``requires``: all of them must occur too; ``base``: its weight, about the chance in
-    a hundred that it is the cause when nothing but the signature is known; ``evidence``: what moves the weight, and why.
+    """One cause. ``signatures``: any of them shows it; ``hints``: any of them makes it worth a look; ``requires``: all of them must occur
+    too; ``base``: its weight, about the chance in a hundred that it is the cause when nothing but the signature is known; ``evidence``:
+    what moves the weight, and why.
     """
 
     id: str
@@ -45,6 +50,7 @@ class Fault:
     title: str
     severity: str
     signatures: tuple[re.Pattern[str], ...]
+    hints: tuple[re.Pattern[str], ...]
     requires: tuple[re.Pattern[str], ...]
     base: int
     evidence: tuple[t.Mapping[str, t.Any], ...]
@@ -65,6 +71,9 @@ def catalogue() -> tuple[Fault, ...]:
             **{
                 **entry,
                 "signatures": tuple(re.compile(each, re.MULTILINE) for each in entry["signatures"]),
+                "hints": tuple(
+                    re.compile(each.replace("<complains>", COMPLAINS), re.MULTILINE) for each in entry.get("hints", ())
+                ),
                 "requires": tuple(re.compile(each, re.MULTILINE) for each in entry["requires"]),
                 "evidence": tuple(entry["evidence"]),
                 "tell_apart": tuple(entry["tell_apart"]),
@@ -135,12 +144,16 @@ def _weigh(fault: Fault, text: str, first_line: str, facts: t.Mapping[str, t.Any
         score += _IN_FIRST_FAILURE if match else 0
     if match is None:
         match = _first_match(fault.signatures, text)
+    because = []
+    if match is None:
+        match = _first_match(fault.hints, text)
+        score = int(fault.base * _OF_A_HINT)
+        because.append(_ONLY_A_HINT)
     if match is None or not all(required.search(text) for required in fault.requires):
         return None
     evidence = _line_of(match)
     if "WARN" in evidence:
         score += _IN_WARNING
-    because = []
     for each in fault.evidence:
         if _holds(each, text, facts):
             score += each["weight"]
@@ -192,7 +205,7 @@ def _finding(
         "id": fault.id,
         "title": fault.title,
         "area": fault.area,
-        "severity": fault.severity,
+        "severity": "warning" if fault.severity == "error" and _ONLY_A_HINT in because else fault.severity,
         "score": score,
         "evidence": evidence,
         "host": host,

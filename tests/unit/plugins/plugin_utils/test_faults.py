@@ -39,6 +39,16 @@ n0:11:12 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
 n0:11:12 [0] NCCL INFO comm 0x1 rank 0 nranks 16 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x7 - Init COMPLETE
 """
 
+# What names components and holds words of failures, and yet says nothing of any.
+HARMLESS = """
++ mpirun -np 16 --mca btl_tcp_if_include eth0 -x NCCL_DEBUG=WARN -x NCCL_IB_TIMEOUT=22 -x TORCH_NCCL_ASYNC_ERROR_HANDLING=1 ./train.sh
+docker run --ulimit memlock=-1 --device /dev/infiniband/uverbs0 image
+[PG 0 Rank 3] ProcessGroupNCCL initialization options: size: 16, TIMEOUT(ms): 900000, TORCH_NCCL_DUMP_ON_TIMEOUT: 0
+[PG 0 Rank 3] ProcessGroupNCCL environments: NCCL version: 2.21.5, TORCH_NCCL_ASYNC_ERROR_HANDLING: 3, TORCH_NCCL_DESYNC_DEBUG: 0
+n0 kernel: NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.90.07
+n0:11:12 [0] NCCL INFO NVLS multicast support is not available on dev 0
+"""
+
 
 def causes(text: str, **facts: object) -> list[str]:
     return [finding["id"] for finding in explain_log(parse_nccl_log(text), {"text": text, **facts})]
@@ -67,9 +77,19 @@ def test_titles_are_unique_since_the_page_links_to_them():
 
 def test_no_signature_matches_an_empty_or_a_healthy_log():
     assert explain_log(parse_nccl_log(""), {"text": ""}) == []
-    assert [
-        finding for finding in explain_log(parse_nccl_log(HEALTHY), {"text": HEALTHY}) if finding["severity"] == "error"
-    ] == []
+    for text in (HEALTHY, HEALTHY + HARMLESS):
+        found = explain_log(parse_nccl_log(text), {"text": text})
+        assert [each for each in found if each["severity"] == "error" or "name no cause" in str(each["because"])] == []
+
+
+def test_a_complaint_that_names_no_cause_is_worth_a_look_and_no_more():
+    line = "n1:5:7 [0] transport/net_ib.cc:911 NCCL WARN NET/IB : the verb of this line fails in a new way"
+    found = explain_log(parse_nccl_log(HEALTHY + line), {"text": HEALTHY + line})
+    hinted = {each["id"]: each for each in found if any("name no cause" in because for because in each["because"])}
+    assert hinted["ib_link_down"]["severity"] == "warning"
+    assert hinted["ib_link_down"]["evidence"] == line
+    named = f"{HEALTHY}{line}\n{COMPLETION}\n"
+    assert explain_log(parse_nccl_log(named), {"text": named})[0]["severity"] == "error"
 
 
 @pytest.mark.parametrize("around", ["", HEALTHY])
