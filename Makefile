@@ -6,7 +6,7 @@ SHELL := /bin/sh
 BIN := .venv/bin
 PYTHON_SOURCES := plugins lab tests tools
 
-.PHONY: matrix help setup setup-lora demo test test-lab lint typecheck sanity docs unit molecule build clean
+.PHONY: help setup setup-lora demo test test-lab lint typecheck sanity docs unit molecule build matrix test-install test-awx clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -30,7 +30,7 @@ lint: setup ## ansible-lint (production), yamllint, ruff, shellcheck
 	$(BIN)/ruff check $(PYTHON_SOURCES)
 	$(BIN)/ruff format --check $(PYTHON_SOURCES)
 	$(BIN)/yamllint --strict .
-	shellcheck tools/setup tools/demo tools/sanity tools/molecule tools/build .ci/run
+	shellcheck tools/setup tools/demo tools/sanity tools/molecule tools/build tools/try_install tools/try_awx .ci/run
 	ANSIBLE_HOME=$(CURDIR)/.ansible PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline --strict
 
 typecheck: setup ## mypy --strict
@@ -58,6 +58,12 @@ test-lab: setup-lora ## What takes longer: every scenario and every test on virt
 
 matrix: setup ## Every supported pair of ansible-core and Python; takes long, and needs the Pythons
 	@tools/matrix
+
+test-install: setup ## Run the built archive in an environment that holds its requirements alone
+	@tools/try_install
+
+test-awx: setup ## playbooks/awx.yml with awx.awx, against a stand-in for AWX
+	@tools/try_awx
 
 clean: ## Remove what was generated, but for the lab's image cache
 	rm -rf .venv .ansible .cache collections/ansible_collections gpufabric-cluster-*.tar.gz
