@@ -138,14 +138,15 @@ def test_a_rail_that_is_down_is_the_first_finding(cluster: Cluster, tmp_path: pa
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_killed_run_is_taken_back_by_the_nodes(cluster: Cluster, tmp_path: pathlib.Path, number: int) -> None:
     before = {node: on(cluster, node, LEFT_BEHIND) for node in NODES}
+    printed = tmp_path / "printed"
     process = subprocess.Popen(
         command(cluster, tmp_path, "--tags", "nccl_tests"), cwd=REPOSITORY,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        stdout=printed.open("w"), stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     try:
         began = time.monotonic()
         while "mpirun" not in on(cluster, "n1", "ps -eo comm="):
-            assert process.poll() is None and time.monotonic() - began < 600, "the benchmark never began"
+            assert process.poll() is None and time.monotonic() - began < 600, printed.read_text()[-3000:]
     finally:
         process.send_signal(number)
         killed = time.monotonic()
