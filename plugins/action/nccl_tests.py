@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
             problem = str(error)
             outcome = self._last_results
         launcher = str(self._task.args.get("here", ""))
-        runs = [run for raw in outcome["results"] for run in shape_runs(raw, outcome.get("hostnames", {}))]
+        runs = [run for raw in outcome["results"] for run in self._shaped(raw, outcome.get("hostnames", {}))]
         used = sorted({node for run in runs for node in run["nodes"]})
         names = [node["name"] for node in self._task.args.get("nodes", [])]
         left_out = [{"node": node, "why": why} for node, why in outcome.get("lost", {}).items() if node not in used]
@@ -68,6 +68,9 @@ class ActionModule(ActionBase):
             released=outcome.get("released", []),
         )
         return result
+
+    def _shaped(self, raw: dict[str, t.Any], hostnames: dict[str, str]) -> list[dict[str, t.Any]]:
+        return shape_runs(raw, hostnames)
 
     def _supervise(self, directory: str, parent: int, waiting_after: int | None = None) -> dict[str, t.Any]:
         """Renew until the launcher says that it is done, or waits for more after so many runs; what it has measured is

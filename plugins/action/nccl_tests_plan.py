@@ -32,7 +32,9 @@ class ActionModule(ActionBase):
         means = []
         for node in launch["nodes"]:
             variables = hostvars.raw_get(node["name"])
-            why = _unusable(variables, settings["trust"] == "run" and launch["needed"], bool(self._task.check_mode))
+            tools = variables.get(TOOLS, {})
+            needs_trust = settings["trust"] == "run" and launch["needed"]
+            why = why_unusable(variables, tools, "mpirun" in tools, needs_trust, bool(self._task.check_mode))
             if why:
                 left_out.append({"node": node["name"], "why": why})
                 continue
@@ -60,10 +62,18 @@ class ActionModule(ActionBase):
         return result
 
 
-def _unusable(variables: t.Mapping[str, t.Any], needs_trust: bool, check_mode: bool) -> str:
-    tools = variables.get(TOOLS, {})
-    if "mpirun" not in tools:
-        return f"it did not say what it has to run benchmarks with: {_said(tools)}"
+def why_unusable(
+    variables: t.Mapping[str, t.Any],
+    tools: t.Mapping[str, t.Any],
+    answered: bool,
+    needs_trust: bool,
+    check_mode: bool,
+) -> str:
+    """Why a node cannot take part in a launch, "" where it can. tools: what it registered about its means; answered: whether
+    that is an answer.
+    """
+    if not answered:
+        return f"it did not say what it has to run with: {_said(tools)}"
     trust = variables.get(TRUST, {})
     if needs_trust and not trust.get("armed") and not check_mode:
         return f"the launcher was not let in: {_said(trust)}"

@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils import _launch
+from ansible_collections.gpufabric.cluster.plugins.module_utils import _launch, _torchrun
 from ansible_collections.gpufabric.cluster.plugins.module_utils._run_processes import MARKER
 
+#: what starts the ranks of collectives; a training has TORCHRUN, one on each node, started by the agents
 LAUNCHERS = ("mpirun", "srun", "local")
+TORCHRUN = "torchrun"
 
 #: where, beside the program that is measured, every run's files lie: below the lease's work directory
 SESSION = "t"
@@ -23,13 +25,16 @@ LOG_FILE = "nccl-%h-%p.log"
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """name: in the inventory; address: on the control network; slurm: what srun calls it; networks: {network: interface}."""
+    """name: in the inventory; address: on the control network; slurm: what srun calls it; networks: {network: interface};
+    python: the interpreter that has PyTorch, where a training needs one.
+    """
 
     name: str
     address: str
     port: int = 22
     slurm: str = ""
     networks: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
+    python: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,8 +162,25 @@ class Job:
             as_root=self.as_root,
         )
 
+    def torchruns(self, run: Run, nodes: t.Sequence[str], port: int) -> dict[str, tuple[list[str], dict[str, str]]]:
+        """{node: (command line, variables)} of a training's torchrun on every machine. The launcher comes first, so that rank 0
+        is here; port: on which it waits for the others.
+        """
+        by_name = {node.name: node for node in self.nodes}
+        places: dict[str, _torchrun.Place] = {}
+        for name in sorted(nodes, key=lambda name: name != self.here):
+            node = by_name[name]
+            known = places.get(node.address)
+            ranks = run.ranks_per_node + (known.ranks if known else 0)
+            first = known.name if known else name
+            interfaces = [node.networks[network] for network in self.control_networks if network in node.networks]
+            places[node.address] = _torchrun.Place(first, node.address, ranks, node.python, tuple(interfaces))
+        return _torchrun.commands(list(places.values()), port, self.program(run), self.environment(run))
+
     def argv(self, run: Run, nodes: t.Sequence[str]) -> list[str]:
-        """The command line of *run*, as it is started and as it is shown."""
+        """The command line of *run*, as it is started and as it is shown. A training's is that of its first node."""
+        if self.launcher == TORCHRUN:
+            return next(iter(self.torchruns(run, nodes, 0).values()))[0]
         if run.alone or (self.launcher == "local" and run.ranks_per_node * len(nodes) == 1):
             return list(self.program(run))
         launch = self.launch(run, nodes)

@@ -18,12 +18,17 @@ import sys
 import time
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils import _benchmark_job, _launch
+from ansible_collections.gpufabric.cluster.plugins.module_utils import (
+    _benchmark_job,
+    _launch,
+    _node_tool,
+    _torchrun,
+)
 from ansible_collections.gpufabric.cluster.plugins.module_utils._authorized_keys import acting_as
 from ansible_collections.gpufabric.cluster.plugins.module_utils._benchmark_job import Job, Run
 from ansible_collections.gpufabric.cluster.plugins.module_utils._lease import Lease, run_detached
 from ansible_collections.gpufabric.cluster.plugins.module_utils._node_agent import Agent
-from ansible_collections.gpufabric.cluster.plugins.module_utils._peers import Peers
+from ansible_collections.gpufabric.cluster.plugins.module_utils._peers import Answers, Peers
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Account, Tools, end_group
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 from ansible_collections.gpufabric.cluster.plugins.module_utils._run_processes import MARKER
@@ -33,6 +38,10 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._withheld import
 JOB, RESULTS, STATUS, PID = "job.json", "results.json", "status", "pid"
 #: a further batch of an open job; number: of the runs that were finished before it
 BATCH = "batch-{number}.json"
+#: room for opening connections, counting and stopping, on top of the runs' own time limits, in seconds
+OVERHEAD_S = 300.0
+#: seconds that a launch which waits for more may take in all
+OPEN_S = 7200.0
 #: of one run's stdout and stderr, in characters
 OUTPUT_LIMIT = 2_000_000
 #: how long mpirun may take to notice by itself that a node is gone, in seconds
@@ -148,6 +157,8 @@ class BenchmarkRun:
         began = time.monotonic()
         if run.alone:
             result.update(self._each_alone(run, nodes))
+        elif self._job.launcher == _benchmark_job.TORCHRUN:
+            result.update(self._side_by_side(run, nodes))
         else:
             result.update(self._together(run, nodes))
         result["seconds"] = round(time.monotonic() - began, 3)
@@ -263,6 +274,44 @@ class BenchmarkRun:
             "problem": self._ended,
         }
 
+    def _side_by_side(self, run: Run, nodes: t.Sequence[str]) -> dict[str, t.Any]:
+        """A training's torchrun on every machine at once; where one fails or goes away, all are ended. ``alone`` as above."""
+        commands = self._job.torchruns(run, nodes, _torchrun.free_port(self._job.node(self._job.here).address))
+        asked = {
+            node: self._peers.tell("exec", [node], argv=argv, env=environment, timeout_s=run.timeout_s)
+            for node, (argv, environment) in commands.items()
+        }
+        answers: Answers = {}
+        deadline = time.monotonic() + run.timeout_s + ANSWER_S
+        while len(answers) < len(asked) and time.monotonic() < deadline and not self._ended:
+            self._tick(0.5)
+            for node, number in asked.items():
+                answers.update(self._peers.collect(number) if node in self._peers.answered(number) else {})
+            failed = any(answer.get("rc") != 0 for answer in answers.values())
+            if failed or any(node in self._peers.lost for node in asked):
+                deadline = min(deadline, time.monotonic() + NOTICE_S)
+        if len(answers) < len(asked) or any(answer.get("rc") != 0 for answer in answers.values()):
+            # What torchrun left behind is ended, too; the agents answer then with what was printed until now.
+            self._peers.ask("stop", ANSWER_S, list(asked))
+            self._hear(asked, answers)
+        lost = [f"{node} ({self._peers.lost[node]})" for node in asked if node in self._peers.lost]
+        gone = f"ended because a node went away in the middle of the run: {', '.join(lost)}" if lost else ""
+        statuses = [answer.get("rc") for answer in answers.values()]
+        return {
+            "alone": {node: {k: v for k, v in answer.items() if k != "id"} for node, answer in answers.items()},
+            "rc": next((status for status in statuses if status != 0), 0) if len(answers) == len(asked) else None,
+            "timed_out": any(answer.get("timed_out") for answer in answers.values()),
+            "problem": self._ended or gone,
+        }
+
+    def _hear(self, asked: t.Mapping[str, int], answers: Answers) -> None:
+        """The answers that are still to come, for a moment."""
+        deadline = time.monotonic() + NOTICE_S
+        while len(answers) < len(asked) and time.monotonic() < deadline:
+            self._peers.listen(0.2)
+            for node, number in asked.items():
+                answers.update(self._peers.collect(number) if node in self._peers.answered(number) else {})
+
     def _take_report(self) -> t.Any:
         """nccl-tests' own JSON without its list of the whole environment, which holds secrets; None where there is none."""
         try:
@@ -310,8 +359,20 @@ class BenchmarkRun:
         self._fs.write_atomic(f"{self._lease.directory}/{name}", json.dumps(content).encode(), 0o600)
 
 
-def detach(lease: Lease) -> None:
-    """Let a process of its own carry out the job that lies in the lease: it outlives Ansible's connection, not the lease."""
+def start(job: Job, fs: RootedFs, ttl_s: float) -> None:
+    """Arm the launcher's lease unless it is armed, write the job down, and let a process of the launcher's own carry it out: it
+    outlives Ansible's connection, not the lease.
+    """
+    account = Account.named(job.user)
+    lease = Lease(fs, job.run_id)
+    planned_s = OPEN_S if job.open else sum(run.timeout_s for run in job.runs)
+    lease.arm(account, _node_tool.build, ttl_s, planned_s + OVERHEAD_S)
+    lease.renew(ttl_s)
+    session = fs.host_path(f"{lease.work}/{_benchmark_job.SESSION}")
+    os.makedirs(session, 0o700, exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(session, account.uid, account.gid)
+    fs.write_atomic(f"{lease.directory}/{JOB}", json.dumps(job.as_dict()).encode(), 0o600)
     run_detached([sys.executable, lease.tool, "run", lease.run_id], {MARKER: lease.run_id})
 
 

@@ -36,6 +36,10 @@ MIB = 1 << 20
 #: bytes of an element of the messages that are timed alone
 ITEM = 4
 BATCHES = 3
+#: messages of one size that go apart, and the pause before each
+APART, PAUSE_S = 6, 0.02
+#: side of the matrices that are multiplied meanwhile: some 0.3 ms on a GPU, and 2 ms of one core
+WORK_SIDE = {"nccl": 2048, "gloo": 256}
 
 
 class Rank:
@@ -110,12 +114,10 @@ def main(arguments: t.Sequence[str]) -> int:
         for training in task.trainings:
             what = training.name
             rank.say({"training": training.name, **measure(rank, training)})
-        for collective, sizes in task.prices.items():
-            what = collective
-            for size in sizes:
-                priced = price(rank, collective, size)
-                if rank.number == 0:
-                    rank.say({"price": collective, **priced})
+        what = "messages alone"
+        for priced in price(rank, task.prices) if task.prices else ():
+            if rank.number == 0:
+                rank.say(priced)
         _leave()
     except (Exception, KeyboardInterrupt) as error:  # whatever it is, the controller must hear which rank and why
         text = " ".join(f"{type(error).__name__}: {error}".split())[:600]
@@ -161,8 +163,8 @@ def _device_name(rank: Rank) -> str:
 
 
 def measure(rank: Rank, training: Training) -> dict[str, t.Any]:
-    """{issued: [[collective, bytes, count]] of one step, steps: a mapping a repeat, node_delta: what the node's processors and
-    counters did while steps were timed, memory_mb: at most}.
+    """{issued: [[collective, bytes, count]] of one step, steps: a mapping a repeat, messages_s: how long each message took once
+    all ranks were there, node_delta: what the node's processors and counters did while steps were timed, memory_mb: at most}.
 
     A repeat's step_s and CPU use are of a step that no profiler slowed; communication_s, exposed_s, compute_s and
     profiled_s of one that it saw; transfer_s is what its messages took once all ranks were there. Times in s.
@@ -195,10 +197,14 @@ def _train(rank: Rank, training: Training) -> dict[str, t.Any]:
     _profiled(rank, step)  # a profiler's first session is slow to start
     for one in steps:
         one.update(_profiled(rank, step))
+    each: list[list[float]] = []
     for one, everyone in zip(steps, zip(*rank.gather(steps))):
         one["transfer_s"] = _training_trace.transfer_s(everyone)
+        each.append(_training_trace.transfers_s([other["messages_s"] for other in everyone]))
+    for one in steps:
         del one["messages_s"]
-    return {"issued": issued, "steps": steps, "node_delta": node}
+    messages = [statistics.median(times) for times in zip(*each)]
+    return {"issued": issued, "steps": steps, "messages_s": messages, "node_delta": node}
 
 
 def issued_by(step: t.Callable[[], None]) -> list[list[t.Any]]:
@@ -259,35 +265,85 @@ def _peak_memory(rank: Rank) -> int:
     return most
 
 
-def price(rank: Rank, collective: str, size: int) -> dict[str, t.Any]:
-    """{size_bytes, time_us}: one message alone, as nccl-tests times it: the mean of some that follow each other, the median of
-    BATCHES such means. size: of the whole buffer in bytes, rounded down to whole elements for each rank.
+def price(rank: Rank, prices: t.Mapping[str, t.Sequence[int]]) -> list[dict[str, t.Any]]:
+    """[{price: collective, size_bytes, time_us, apart_us}] of messages that no training sends, size by size.
+
+    time_us: as nccl-tests times it, messages that follow each other at once, which is how they go where a step waits for its
+    communication. apart_us: each by itself beside computation, after a pause, which is how they go where computation gives
+    them time; threads and connections that slept then have to wake. Both are medians; None where it cannot be told.
     """
+    wanted = [(collective, size) for collective, sizes in prices.items() for size in sizes]
+    sent = [_sender(rank, collective, size) for collective, size in wanted]
+    following = [_following(rank, send) for send, _bytes in sent]
+    apart = _apart(rank, [send for send, _bytes in sent])
+    return [
+        {"price": collective, "size_bytes": size, "time_us": 1e6 * seconds, "apart_us": alone and 1e6 * alone}
+        for (collective, _size), (_send, size), seconds, alone in zip(wanted, sent, following, apart)
+    ]
+
+
+def _sender(rank: Rank, collective: str, size: int) -> tuple[t.Callable[[], t.Any], int]:
+    """What sends one message of about *size* bytes and returns its handle; and how large it really is, in whole elements."""
     import torch
     import torch.distributed as dist
 
-    own = max(size // ITEM // rank.ranks, 1)
-    whole = own * rank.ranks
-    share, full = (torch.zeros(count, dtype=torch.float32, device=rank.device) for count in (own, whole))
-    if collective not in ("all_gather", "reduce_scatter"):
-        full = torch.zeros(max(size // ITEM, 1), dtype=torch.float32, device=rank.device)
+    divided = collective in ("all_gather", "reduce_scatter")
+    count = max(size // ITEM, 1)
+    own = max(count // rank.ranks, 1)
+    full = torch.zeros(own * rank.ranks if divided else count, dtype=torch.float32, device=rank.device)
+    share = torch.zeros(own if divided else 0, dtype=torch.float32, device=rank.device)
+    sends: dict[str, t.Callable[[], t.Any]] = {
+        "all_reduce": lambda: dist.all_reduce(full, async_op=True),
+        "all_gather": lambda: dist.all_gather_into_tensor(full, share, async_op=True),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(share, full, async_op=True),
+        "broadcast": lambda: dist.broadcast(full, 0, async_op=True),
+    }
+    return sends[collective], full.numel() * ITEM
 
-    def send() -> None:
-        if collective == "all_reduce":
-            dist.all_reduce(full)
-        elif collective == "all_gather":
-            dist.all_gather_into_tensor(full, share)
-        elif collective == "reduce_scatter":
-            dist.reduce_scatter_tensor(share, full)
-        else:
-            dist.broadcast(full, 0)
 
+def _following(rank: Rank, send: t.Callable[[], t.Any]) -> float:
+    """Seconds a message: the mean of some that follow each other, the median of BATCHES such means."""
     means = []
     for batch in range(BATCHES + 1):  # the first warms up
         rank.meet()
         began = time.perf_counter()
         for _unused in range(rank.task.iterations if batch else 2):
-            send()
+            send().wait()
         rank.wait()
         means.append((time.perf_counter() - began) / rank.task.iterations)
-    return {"size_bytes": full.numel() * ITEM, "time_us": statistics.median(means[1:]) * 1e6}
+    return statistics.median(means[1:])
+
+
+def _apart(rank: Rank, sends: t.Sequence[t.Callable[[], t.Any]]) -> list[float | None]:
+    """Seconds a message of each, as the profiler sees it on the rank that came last to it."""
+    import torch
+
+    side = WORK_SIDE[rank.task.backend]
+    matrix = torch.ones((side, side), device=rank.device)
+
+    on_gpu = rank.task.backend == "nccl"
+
+    def compute_until(over: t.Callable[[], bool]) -> None:
+        while not over():
+            torch.mm(matrix, matrix)
+            if on_gpu:  # not the whole device, on which the message is under way
+                torch.cuda.current_stream().synchronize()
+
+    def compute_for(seconds: float) -> None:
+        end = time.perf_counter() + seconds
+        compute_until(lambda: time.perf_counter() >= end)
+
+    def step() -> None:
+        for send in sends:
+            for _unused in range(APART):
+                compute_for(PAUSE_S)
+                rank.wait()
+                handle = send()
+                if on_gpu:  # gloo never says that a reduce_scatter is completed
+                    compute_until(handle.is_completed)
+                handle.wait()
+
+    shortest = _training_trace.transfers_s([found["messages_s"] for found in rank.gather(_profiled(rank, step))])
+    if len(shortest) != APART * len(sends):
+        return [None] * len(sends)
+    return [statistics.median(shortest[number * APART :][:APART]) for number in range(len(sends))]

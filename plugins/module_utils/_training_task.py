@@ -60,9 +60,24 @@ class Task:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     @classmethod
+    def from_dict(cls, given: t.Mapping[str, t.Any]) -> Task:
+        """ValueError says in one sentence what of it cannot be."""
+        try:
+            task = cls(**{**given, "trainings": tuple(Training(**training) for training in given.get("trainings", ()))})
+        except TypeError as error:
+            raise ValueError(f"the training's task is not understood: {error}") from None
+        if task.backend not in BACKENDS:
+            raise ValueError(f"the training's backend is {task.backend!r}, expected one of {', '.join(BACKENDS)}")
+        for training in task.trainings:
+            if training.strategy not in STRATEGIES:
+                raise ValueError(
+                    f"the strategy of {training.name} is {training.strategy!r}, expected one of {', '.join(STRATEGIES)}"
+                )
+        return task
+
+    @classmethod
     def from_json(cls, text: str) -> Task:
-        given = json.loads(text)
-        return cls(**{**given, "trainings": tuple(Training(**training) for training in given["trainings"])})
+        return cls.from_dict(json.loads(text))
 
 
 def answer_line(answer: t.Mapping[str, t.Any]) -> str:

@@ -96,14 +96,20 @@ def summary(activities: t.Iterable[Activity]) -> dict[str, t.Any]:
     }
 
 
-def transfer_s(ranks: t.Sequence[t.Mapping[str, t.Any]]) -> float:
-    """Seconds that one step's messages took by themselves, from all ranks' summaries of it.
+def transfers_s(ranks: t.Sequence[t.Sequence[float]]) -> list[float]:
+    """Seconds that each message took by itself, from all ranks' messages_s; [] where ranks saw different numbers of them.
 
-    The rank that comes last to a message waits for nobody, so each message counts with its shortest time. Where ranks saw
-    different numbers of messages, or messages overlapped, the rank with the least communication counts.
+    The rank that comes last to a message waits for nobody, so each counts with its shortest time.
+    """
+    if len({len(times) for times in ranks}) != 1:
+        return []
+    return [min(times) for times in zip(*ranks)]
+
+
+def transfer_s(ranks: t.Sequence[t.Mapping[str, t.Any]]) -> float:
+    """Seconds that one step's messages took by themselves, from all ranks' summaries of it: transfers_s() in sum, or, where
+    that cannot be told or messages overlapped, the communication of the rank that has least of it.
     """
     least = min(float(rank["communication_s"]) for rank in ranks)
-    each: list[list[float]] = [rank["messages_s"] for rank in ranks]
-    if len({len(times) for times in each}) != 1:
-        return least
-    return min(least, float(sum(min(times) for times in zip(*each))))
+    each = transfers_s([rank["messages_s"] for rank in ranks])
+    return min(least, sum(each)) if each else least

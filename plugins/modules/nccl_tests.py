@@ -318,7 +318,6 @@ argvs:
 """
 
 import json
-import os
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -326,9 +325,8 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils import (
     _benchmark_job,
     _launch,
     _nccl_tests_probe,
-    _node_tool,
 )
-from ansible_collections.gpufabric.cluster.plugins.module_utils._benchmark_run import BATCH, JOB, detach
+from ansible_collections.gpufabric.cluster.plugins.module_utils._benchmark_run import BATCH, start
 from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import COLLECTIVES
 from ansible_collections.gpufabric.cluster.plugins.module_utils._lease import Lease, LeaseError
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_options import Options
@@ -340,10 +338,6 @@ OPTION_NAMES = (
     "collective", "min_bytes", "max_bytes", "step_factor", "step_bytes", "datatype", "operation", "root", "iterations", "warmup",
     "check", "gpus_per_rank", "threads_per_rank", "per_iteration", "cuda_graph",
 )  # fmt: skip
-#: room for opening connections, counting and stopping, on top of the runs' own time limits, in seconds
-OVERHEAD_S = 300.0
-#: seconds that a launch which waits for more may take in all
-OPEN_S = 7200.0
 
 
 def build_job(params: t.Mapping[str, t.Any], fs: RootedFs) -> _benchmark_job.Job:
@@ -409,21 +403,6 @@ def _run(
         },
         **{name: {str(k): str(v) for k, v in run[name].items()} for name in ("environment", "mca")},
     )
-
-
-def start(job: _benchmark_job.Job, fs: RootedFs, ttl_s: float) -> None:
-    """Arm the launcher's lease unless it is armed, write the job down, and let the launcher's own process carry it out."""
-    account = Account.named(job.user)
-    lease = Lease(fs, job.run_id)
-    planned_s = OPEN_S if job.open else sum(run.timeout_s for run in job.runs)
-    lease.arm(account, _node_tool.build, ttl_s, planned_s + OVERHEAD_S)
-    lease.renew(ttl_s)
-    session = fs.host_path(f"{lease.work}/{_benchmark_job.SESSION}")
-    os.makedirs(session, 0o700, exist_ok=True)
-    if os.geteuid() == 0:
-        os.chown(session, account.uid, account.gid)
-    fs.write_atomic(f"{lease.directory}/{JOB}", json.dumps(job.as_dict()).encode(), 0o600)
-    detach(lease)
 
 
 def hand_over(job: _benchmark_job.Job, fs: RootedFs, after: int) -> None:

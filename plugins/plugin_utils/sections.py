@@ -54,6 +54,7 @@ SECTIONS = (
     Section("state", "diagnose", "__diagnose_state_observed", "state", "judge_state:judge_state"),
     Section("mesh", "diagnose", "__diagnose_mesh_observed", "mesh", "judge_mesh:judge_mesh"),
     Section("isolate", "isolate", "__isolate_observed", "verdict", "judge_isolate:judge_isolate"),
+    Section("lora", "lora_workload", "__lora_workload_observed", "trainings", "judge_lora:judge_lora"),
     Section("nccl_env", "nccl_env", "__nccl_env_observed", "observed", "judge_nccl_env:judge_nccl_env"),
     Section("rollback", "rollback", "__rollback_observed", "given_back", "judge_rollback:judge_rollback"),
 )

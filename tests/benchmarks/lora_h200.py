@@ -12,7 +12,8 @@ and with LoRA of rank 8 and 64 under DDP, and times the messages of these steps 
 Times of a step, in s: step_s as it runs; communication_s in which NCCL's kernels ran, waiting for the other rank included;
 exposed_s, the part of it in which nothing was computed; transfer_s, what its messages took once both ranks were there.
 The prediction is of transfer_s: the message list of the step, which is computed and not observed, each message priced by
-those that were timed alone. Needs two GPUs, PyTorch, transformers and peft.
+those that were timed alone: one at once after another where they would take longer than the step computes, and else apart,
+beside computation. Needs two GPUs, PyTorch, transformers and peft.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from nccl_env_tcp_h200 import make_importable, resolved
 ROUNDS = 3
 RANKS = 2
 
-#: 0.85 billion parameters
+#: 0.97 billion parameters: layers as wide as those of a model of 7 billion, so that a step is computed by the GPU and
+#: not held up by Python, which takes some 10 ms a layer
 MODEL = {
     "model_type": "llama",
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 16,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 4,
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
     "vocab_size": 32000,
@@ -163,7 +165,7 @@ def _versions(small: bool) -> dict[str, str]:
 def _trainings(small: bool) -> list[t.Any]:
     from ansible_collections.gpufabric.cluster.plugins.module_utils._training_task import Training
 
-    size = {"batch": 1, "sequence": 32, "repeats": 3} if small else {"batch": 4, "sequence": 512, "repeats": 5}
+    size = {"batch": 1, "sequence": 32, "repeats": 3} if small else {"batch": 4, "sequence": 1024, "repeats": 6}
     return [
         Training(
             name,
@@ -195,7 +197,7 @@ def _launch(
     import local_training
     import nccl_torch
     from ansible_collections.gpufabric.cluster.plugins.module_utils._training_task import Task
-    from ansible_collections.gpufabric.cluster.plugins.plugin_utils.workload_cost import curves_of, price
+    from ansible_collections.gpufabric.cluster.plugins.plugin_utils.training_prices import predict, prices_of
 
     listed = _listed(small)
     sizes: dict[str, list[int]] = {}
@@ -207,26 +209,32 @@ def _launch(
         task, directory, {**base, **environment}, RANKS, timeout if small else min(timeout, LAUNCH_S)
     )
     about = {"setting": setting, "seconds": round(done.seconds, 2)}
-    prices = [answer for answer in done.answers if "price" in answer]
-    for one in prices:
-        yield {**about, "price": one["price"], "size": one["size_bytes"], "time_us": round(one["time_us"], 2)}
-    curves = curves_of(
-        {"collective": one["price"], "ranks": RANKS, "rows": [{"size_bytes": one["size_bytes"], "out_of_place": one}]}
-        for one in prices
-    )
+    prices = prices_of(done.answers, RANKS)
+    for one in done.answers:
+        if "price" in one:
+            yield {**about, **{key: one[key] for key in ("price", "size_bytes", "time_us", "apart_us")}}
     for answer in done.answers:
         if "training" in answer:
-            messages = listed[answer["training"]]
+            messages, steps = listed[answer["training"]], answer["steps"]
+            predicted = predict(
+                messages, prices, statistics.median(step["profiled_s"] - step["exposed_s"] for step in steps)
+            )
             row = {
                 "workload": answer["training"],
                 "rank": answer["rank"],
-                "steps": [{key: round(step[key], 6) for key in TIMES} for step in answer["steps"]],
+                "steps": [{key: round(step[key], 6) for key in TIMES} for step in steps],
                 "memory_mb": answer["memory_mb"],
-                "predicted_s": round(price(messages, curves)["seconds"], 6),
+                "predicted_s": round(predicted["seconds"], 6),
+                "pattern": predicted["pattern"],
+                "messages_us": [round(1e6 * seconds) for seconds in answer["messages_s"]],
                 "issued": sorted(answer["issued"]),
                 "listed": _counted(messages),
             }
-            print(setting, {**row, "steps": row["steps"][-1:], "issued": len(row["issued"]), "listed": ""}, flush=True)
+            print(
+                setting,
+                {**row, "steps": row["steps"][-1:], "messages_us": "", "issued": len(row["issued"]), "listed": ""},
+                flush=True,
+            )
             yield {**about, **row}
     if not done.ok:
         said = [answer for answer in done.answers if "problem" in answer]
@@ -247,7 +255,7 @@ def write_record(journal: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
 
     return recorded.write(
         "lora_h200",
-        "communication of a training step over TCP sockets: a model of 0.85 billion parameters whole, and with LoRA of rank 8 and 64, under DDP",
+        "communication of a training step over TCP sockets: a model of 0.97 billion parameters whole, and with LoRA of rank 8 and 64, under DDP",
         {"ranks": RANKS, "environment": {**nccl_torch.BASE, "NCCL_NET": "Socket"}, **about},
         entries[1:],
         entries[0]["versions"],

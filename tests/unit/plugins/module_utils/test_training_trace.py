@@ -87,6 +87,7 @@ def test_a_step_without_messages_has_no_communication() -> None:
 def test_the_rank_that_comes_last_tells_how_long_a_message_takes(ranks: list[list[float]], seconds: float) -> None:
     given_by = [{"communication_s": sum(times), "messages_s": times} for times in ranks]
     assert trace.transfer_s(given_by) == seconds
+    assert sum(trace.transfers_s(ranks)) == (seconds if len({len(times) for times in ranks}) == 1 else 0)
 
 
 def test_a_task_comes_through_as_it_was_given() -> None:
