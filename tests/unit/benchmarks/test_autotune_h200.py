@@ -63,7 +63,7 @@ def test_a_run_that_was_stopped_goes_on_and_gives_a_whole_record(
     figures = record["figures"]
     assert figures["grid_points"] == 30 and figures["trials"] == 6
     assert figures["fraction_of_grid_best"] > 0.7 and figures["busbw_ratio_64MiB"] > 2
-    assert len(record["rows"]) == 6 + 30 + 6 + 7 * 5 + 9 * 2 + 5 + 10
+    assert len(record["rows"]) == 6 + 30 + 6 + 7 * benchmark.CONFIRMATIONS + 9 * 2 + 5 + 2 * benchmark.CONFIRMATIONS
     benchmark.measure_all(tmp_path, benchmark.Journal(path, time.monotonic()), 0)
 
 
