@@ -37,8 +37,8 @@ GUARDS_S = 30
 
 #: everything that a run changes on a node, or may leave on it
 SNAPSHOT = (
-    "find /etc -xdev \\( -type f -o -type l \\) ! -name '*.cache' ! -path '/etc/mtab' -printf '%p %m %u %l ' -exec sh -c"
-    ' \'[ -L "$1" ] && echo || sha256sum < "$1"\' _ {} \\; | sort;'
+    "find /etc -xdev ! -name '*.cache' ! -name mtab -printf '%p %y %m %u %l\n' | sort;"
+    " find /etc -xdev -type f ! -name '*.cache' -print0 | sort -z | xargs -0 sha256sum;"
     " sysctl -a 2>/dev/null | grep -E '^(net[.]core[.](rmem|wmem|somaxconn|netdev_max|default_qdisc)|net[.]ipv4[.]tcp_(rmem|wmem|congestion|max_syn"
     "|tw_reuse|fin_timeout|mtu_probing|slow_start|timestamps)|net[.]ipv4[.]conf[.][^ ]*[.](rp_filter|arp_ignore|arp_announce)|kernel[.]numa_bal"
     "|vm[.]max_map|vm[.]zone_rec)' | grep -v stable_secret;"
