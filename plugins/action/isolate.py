@@ -11,7 +11,7 @@ import typing as t
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpufabric.cluster.plugins.action.nccl_tests import ActionModule as NcclTests
 from ansible_collections.gpufabric.cluster.plugins.action.nccl_tests import Lost
-from ansible_collections.gpufabric.cluster.plugins.action.nccl_tests_plan import TOOLS
+from ansible_collections.gpufabric.cluster.plugins.action.nccl_tests_plan import node_means
 from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import parse_size
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import isolate, isolate_verdict
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result import shape_runs
@@ -23,11 +23,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.isolate_runs imp
     rails_of,
     runs_of,
 )
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.launch_nodes import facts_of
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_tests_plan import NodeMeans
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
-
-MODULE = "gpufabric.cluster.nccl_tests"
 
 #: arguments of this action that are none of the module that measures
 OWN = ("backend", "settings", "iterations", "warmup", "collective", "environment")
@@ -71,11 +67,7 @@ class ActionModule(NcclTests):
 
     def _means(self, given: t.Mapping[str, t.Any], task_vars: dict[str, t.Any]) -> Means:
         hostvars = task_vars["hostvars"]
-        nodes = {}
-        for node in given["nodes"]:
-            variables = hostvars.raw_get(node["name"])
-            gpus = len(facts_of(variables).get("gpus", []))
-            nodes[node["name"]] = NodeMeans(node["name"], variables[TOOLS], gpus, node["networks"])
+        nodes = {node["name"]: node_means(node, hostvars.raw_get(node["name"])) for node in given["nodes"]}
         return Means(
             backend=given["backend"],
             here=given["here"],
@@ -114,13 +106,13 @@ class ActionModule(NcclTests):
         """Step by step to the end. What was measured before the launcher is lost stays in *measured*."""
         parent = os.getppid()
         directory = ""
+        arguments = {key: value for key, value in given.items() if key not in OWN}
         while launches := isolate.plan(state):
             planned = runs_of(launches, means)
             pairs = ", ".join("+".join(group) for one in planned for group in one.groups)
             self._display.v(f"isolate: {launches[0].stage}, run {measured.count + 1} on: {pairs}")
-            answer = self._hand_over(
-                given, [one.run for one in planned], measured.count if directory else -1, task_vars
-            )
+            after = measured.count if directory else -1
+            answer = self._hand_over(arguments, [one.run for one in planned], after, task_vars)
             directory = directory or answer["directory"]
             measured.count += len(planned)
             measured.outcome = self._supervise(directory, parent, waiting_after=measured.count)
@@ -131,22 +123,9 @@ class ActionModule(NcclTests):
             if len(measured.outcome.get("results", [])) < measured.count:
                 raise Lost("it ended before all was measured")
         if directory:
-            self._hand_over(given, [], measured.count, task_vars)
+            self._hand_over(arguments, [], measured.count, task_vars)
             measured.outcome = self._supervise(directory, parent)
         return state
-
-    def _hand_over(
-        self, given: t.Mapping[str, t.Any], runs: list[t.Any], after: int, task_vars: dict[str, t.Any]
-    ) -> dict[str, t.Any]:
-        arguments = {key: value for key, value in given.items() if key not in OWN}
-        answer: dict[str, t.Any] = self._execute_module(
-            module_name=MODULE,
-            module_args={**arguments, "runs": runs, "wait_for_more": True, "after": after},
-            task_vars=task_vars,
-        )
-        if answer.get("failed") or "directory" not in answer:
-            raise Lost(str(answer.get("msg") or answer.get("module_stderr") or "the module gave no result").strip())
-        return answer
 
 
 def _settings(given: t.Mapping[str, t.Any]) -> dict[str, t.Any]:

@@ -15,6 +15,8 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result import shape_runs
 
+MODULE = "gpufabric.cluster.nccl_tests"
+
 #: the launcher may be out of reach for so long before its results are given up, in seconds; its lease has ended then
 OUT_OF_REACH_S = 60.0
 #: looks that may find the launcher's process gone before that is believed: it may just have ended
@@ -104,6 +106,19 @@ class ActionModule(ActionBase):
             if gone > GONE_LOOKS:
                 raise Lost("the process that carries the runs out ended before it was done")
             time.sleep(interval)
+
+    def _hand_over(
+        self, arguments: t.Mapping[str, t.Any], runs: t.Sequence[t.Any], after: int, task_vars: dict[str, t.Any]
+    ) -> dict[str, t.Any]:
+        """Give *runs* to a launch that waits for more *after* so many, or start it with them (-1). No runs are the end."""
+        answer: dict[str, t.Any] = self._execute_module(
+            module_name=MODULE,
+            module_args={**arguments, "runs": list(runs), "wait_for_more": True, "after": after},
+            task_vars=task_vars,
+        )
+        if answer.get("failed") or "directory" not in answer:
+            raise Lost(str(answer.get("msg") or answer.get("module_stderr") or "the module gave no result").strip())
+        return answer
 
     def _look(self, directory: str) -> tuple[dict[str, t.Any] | None, str]:
         """Renew the lease and read the status in one cheap command.

@@ -38,8 +38,7 @@ class ActionModule(ActionBase):
             if why:
                 left_out.append({"node": node["name"], "why": why})
                 continue
-            gpus = len(facts_of(variables).get("gpus", []))
-            means.append(nccl_tests_plan.NodeMeans(node["name"], variables[TOOLS], gpus, node["networks"]))
+            means.append(node_means(node, variables))
         used = {node.name for node in means}
         machines = len({node["machine"] for node in launch["nodes"] if node["name"] in used})
         plan = nccl_tests_plan.plan(means, launch["launcher"], machines, settings, launch["control_networks"])
@@ -60,6 +59,12 @@ class ActionModule(ActionBase):
             problem=plan.problem,
         )
         return result
+
+
+def node_means(node: t.Mapping[str, t.Any], variables: t.Mapping[str, t.Any]) -> nccl_tests_plan.NodeMeans:
+    """What *node* of a launch brings, from what was registered on it."""
+    gpus = len(facts_of(variables).get("gpus", []))
+    return nccl_tests_plan.NodeMeans(node["name"], variables[TOOLS], gpus, node["networks"])
 
 
 def why_unusable(

@@ -22,10 +22,11 @@ Settings = t.Mapping[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Knob:
-    """values: in the order in which neighbours behave alike; None leaves the variable unset."""
+    """values: in the order in which neighbours behave alike; None leaves the variable unset, which *unset* says in words."""
 
     name: str
     values: tuple[str | None, ...]
+    unset: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +62,12 @@ class Space:
         return {k.name: k.values.index(settings.get(k.name)) for k in self.knobs}
 
 
+def guide_for(transport: str) -> dict[str, str]:
+    """What guides recommend of this transport, as they print it: a starting point, whatever it is worth."""
+    guides: dict[str, dict[str, str]] = json.loads(SPACE.read_text())["guides"]
+    return guides.get(transport, {})
+
+
 def space_for(transport: str, nccl_version: str, debug_too: bool = False, leave_out: t.Collection[str] = ()) -> Space:
     """The space of one transport (socket, roce, infiniband, nvlink, mpi_tcp) under one NCCL version.
 
@@ -86,6 +93,6 @@ def space_for(transport: str, nccl_version: str, debug_too: bool = False, leave_
     names = {k["name"] for k in chosen}
     limits = [ProductLimit(tuple(c["product_of"]), c["at_most"]) for c in data["constraints"]]
     return Space(
-        tuple(Knob(k["name"], tuple(k["values"])) for k in chosen),
+        tuple(Knob(k["name"], tuple(k["values"]), k["unset"]) for k in chosen),
         tuple(limit for limit in limits if names.intersection(limit.names)),
     )

@@ -55,6 +55,7 @@ SECTIONS = (
     Section("mesh", "diagnose", "__diagnose_mesh_observed", "mesh", "judge_mesh:judge_mesh"),
     Section("isolate", "isolate", "__isolate_observed", "verdict", "judge_isolate:judge_isolate"),
     Section("lora", "lora_workload", "__lora_workload_observed", "trainings", "judge_lora:judge_lora"),
+    Section("autotune", "autotune", "__autotune_observed", "result", "judge_autotune:judge_autotune"),
     Section("nccl_env", "nccl_env", "__nccl_env_observed", "observed", "judge_nccl_env:judge_nccl_env"),
     Section("rollback", "rollback", "__rollback_observed", "given_back", "judge_rollback:judge_rollback"),
 )

@@ -23,7 +23,6 @@ import pathlib
 import random
 import statistics
 import sys
-import tempfile
 import time
 import typing as t
 
@@ -178,7 +177,7 @@ def measure_all(build: pathlib.Path, journal: Journal, seed: int) -> None:
     def tune(
         phase: str, sockets: bool, space: t.Any, trials: int, first: t.Sequence[t.Mapping[str, str]]
     ) -> dict[str, str]:
-        search = Search(space, pathlib.Path(tempfile.mkdtemp()), "study", trials, seed=seed)
+        search = Search(space, trials, seed)
         for count in range(trials):
             number, settings = search.ask_for(first[count]) if count < len(first) else search.ask()
             busbw = measure(phase, settings, sockets=sockets)
