@@ -20,6 +20,12 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.run_group
     groups_of,
     loads_of,
 )
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.training import (
+    DEAREST_COLUMNS,
+    TRAINING_COLUMNS,
+    dearest_rows,
+    training_rows,
+)
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import SECTIONS
 
 HERE = pathlib.Path(__file__).parent
@@ -49,6 +55,10 @@ def render_html(record: t.Mapping[str, t.Any]) -> str:
         cells=node_matrix(record),
         meshes=mesh_matrices(record),
         groups=groups_of(record),
+        trainings=[
+            (TRAINING_COLUMNS, training_rows(record)),
+            (DEAREST_COLUMNS, dearest_rows(record)),
+        ],
         bounds=bounds,
         columns=COLUMNS,
         cells_of=cells_of,

@@ -9,6 +9,12 @@ import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.points import on, points_of
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.run_groups import Bounds, bounds, groups_of
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.training import (
+    DEAREST_COLUMNS,
+    TRAINING_COLUMNS,
+    dearest_rows,
+    training_rows,
+)
 
 
 def render_markdown(record: t.Mapping[str, t.Any]) -> str:
@@ -37,6 +43,10 @@ def render_markdown(record: t.Mapping[str, t.Any]) -> str:
             parts.append(f"## {run['collective']}, {group.name}{nodes}, {run['backend']}, {run['ranks']} ranks")
             header = ["size (bytes)", "time (µs)", "algbw (GB/s)", "busbw (GB/s)", "#wrong"]
             parts.append(table(header, (_measured_row(row) for row in run["rows"])))
+    trained = training_rows(record)
+    if trained:
+        parts += ["## Communication of a training", table(TRAINING_COLUMNS, trained)]
+        parts += ["The messages that matter:", table(DEAREST_COLUMNS, dearest_rows(record))]
     points = points_of(record)
     missed = [point for point in points.shown if point["status"] != "pass"]
     if points.counts:

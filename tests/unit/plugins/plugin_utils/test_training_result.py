@@ -11,6 +11,12 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._training_task import Task, Training, answer_line
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import training_plan
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_lora import judge_lora
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.training import (
+    DEAREST_COLUMNS,
+    TRAINING_COLUMNS,
+    dearest_rows,
+    training_rows,
+)
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.training_prices import predict, prices_of
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.training_result import shape
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.workload_state import Message
@@ -198,6 +204,19 @@ def test_nodes_left_out_and_why_nothing_ran_are_findings() -> None:
 def test_latency_or_bandwidth_is_said() -> None:
     cause = judged(shape([whole()], TASK, 1))["lora_communication"].cause
     assert cause.startswith(("latency rules", "bandwidth rules"))
+
+
+def test_the_report_shows_a_row_a_setting_and_the_sizes_that_matter() -> None:
+    lora = shape([whole("before"), whole("after")], TASK, 1)
+    record = {"nodes": {"a": {"lora": lora}, "b": {}}}
+    rows = training_rows(record)
+    assert [row[:3] for row in rows] == [["LoRA 4", "before", "2"], ["LoRA 4", "after", "2"]]
+    assert all(len(row) == len(TRAINING_COLUMNS) for row in rows)
+    assert rows[0][TRAINING_COLUMNS.index("they take (ms)")] == "20"
+    dear = dearest_rows(record)
+    assert dear and {row[2] for row in dear} <= {"all_reduce", "broadcast"}
+    assert all(len(row) == len(DEAREST_COLUMNS) for row in dear)
+    assert training_rows({"nodes": {"b": {}}}) == []
 
 
 def test_sizes_for_nccl_tests_come_from_the_list() -> None:
