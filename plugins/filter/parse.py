@@ -10,6 +10,7 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log import parse_nccl_log as read_nccl_log
+from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log_stream import whole_text
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_output import parse_nccl_tests
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.ibdev2netdev import parse_ibdev2netdev
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.iblinkinfo import parse_iblinkinfo
@@ -23,6 +24,8 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.mlxl
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.rdma_link import parse_rdma_link
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.show_gids import parse_show_gids
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.faults import add_findings
+
+_MOST_BYTES = 256 << 20  # of a compressed capture, uncompressed
 
 Parser = t.Callable[[str], "dict[str, t.Any]"]
 
@@ -53,16 +56,24 @@ PARSERS: dict[str, Parser] = {
 
 
 def _text_of(name: str, value: object) -> str:
-    """The text of a registered result: `stdout`, `stdout_lines`, or the bytes of a slurped file."""
+    """The text of a registered result: `stdout`, `stdout_lines`, or the bytes of a slurped file, compressed or in UTF-16 too."""
     if isinstance(value, str):
-        return str(value)
+        return _with_line_ends(str(value))
     if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace")
+        return _with_line_ends(whole_text(value, _MOST_BYTES))
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
     raise AnsibleFilterError(
         f"{name}: expected the text that the tool printed, or a list of its lines, found {type(value).__name__}"
     )
+
+
+def _with_line_ends(text: str) -> str:
+    """Without NULs; and a text without any line end gets those that it spells: alone CRs, or the \\n of a string within JSON."""
+    text = text.replace("\x00", "")
+    if "\n" in text.strip() or text.lstrip()[:1] in ("{", "["):
+        return text
+    return text.replace("\r", "\n") if "\r" in text.strip() else text.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def _filter(parser: Parser) -> t.Callable[[object], dict[str, t.Any]]:

@@ -178,3 +178,15 @@ class LogBlocks:
             carry = block[end:]
         if carry:
             yield carry
+
+
+def whole_text(source: Source, most: int) -> str:
+    """The text of a log or capture, uncompressed and decoded, and no more of it than `most` bytes and a block: gzip may hold any size."""
+    pieces: list[bytes] = []
+    size = 0
+    for block in LogBlocks(source):
+        pieces.append(block)
+        size += len(block)
+        if size > most:
+            break
+    return b"".join(pieces).decode("utf-8", errors="replace")

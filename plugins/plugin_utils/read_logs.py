@@ -13,7 +13,7 @@ import stat
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log import parse_nccl_log_stream
-from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log_stream import LogBlocks
+from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log_stream import whole_text
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.faults import explain_log
 
 #: files read of one directory; more are said
@@ -93,14 +93,8 @@ def _read(path: pathlib.Path) -> dict[str, t.Any]:
 
 
 def _whole_text(path: pathlib.Path) -> str:
-    """A log's text, uncompressed and decoded, and no more of it than an attacker's gzip may hold."""
-    pieces: list[bytes] = []
     with path.open("rb") as file:
-        for block in LogBlocks(file):
-            pieces.append(block)
-            if sum(map(len, pieces)) > SEARCHED_WHOLE:
-                break
-    return b"".join(pieces).decode("utf-8", errors="replace")
+        return whole_text(file, SEARCHED_WHOLE)
 
 
 def jobs_of(hosts: t.Mapping[str, t.Sequence[str]]) -> dict[str, str]:

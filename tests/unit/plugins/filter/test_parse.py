@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pathlib
 import typing as t
 
@@ -79,6 +80,22 @@ def test_text_lines_and_bytes_are_the_same(name: str) -> None:
     wanted = FILTERS[name](text)
     assert FILTERS[name](text.splitlines()) == wanted
     assert FILTERS[name](text.encode()) == wanted
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        lambda text: gzip.compress(text.encode()),
+        lambda text: text.encode("utf-16"),
+        lambda text: text.replace("\n", "\r"),
+        lambda text: text.replace("\t", "\\t").replace("\n", "\\n"),
+    ],
+    ids=["gzip", "utf-16", "old line ends", "a string within JSON"],
+)
+@pytest.mark.parametrize("name", sorted(PARSERS))
+def test_a_capture_reads_the_same_however_it_was_saved(name: str, saved: t.Callable[[str], str | bytes]) -> None:
+    text = next(each for each in captures_of(name) if each.isascii() and "\r" not in each and each[:1] not in "{[")
+    assert FILTERS[name](saved(text)) == FILTERS[name](text)
 
 
 @pytest.mark.parametrize("value", [None, 7, {"stdout": "x"}, ["x", 7], object()])
