@@ -13,9 +13,8 @@ import typing as t
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.assemble import assemble
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.keep_run import keep_run
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.terminal import summary_lines
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_directory import write_run
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_files import run_files
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import BENCHMARK, LOGS, SECTIONS
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
 
@@ -61,7 +60,11 @@ class ActionModule(ActionBase):
         results = pathlib.Path(self._task.args.get("results_dir", "results")).expanduser().absolute()
         directory = results / inputs["run_id"]
         if not check_mode:
-            write_run(results, inputs["run_id"], run_files(record))
+            try:
+                directory, record = keep_run(results, record)
+            except OSError as error:
+                result.update(failed=True, msg=f"Neither {results} nor a temporary directory can be written: {error}")
+                return result
         result.update(
             changed=False,
             run_id=inputs["run_id"],

@@ -19,6 +19,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._process import 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 from ansible_collections.gpufabric.cluster.plugins.modules import nccl_tests
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result import shape_runs
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_busbw import judge_busbw
 
 PROGRAMS = pathlib.Path(__file__).parents[3] / "fixtures" / "nccl_programs"
 FS = RootedFs("/")
@@ -106,6 +107,7 @@ def test_a_run_that_is_whole(lease: Lease, monkeypatch: pytest.MonkeyPatch) -> N
         ("die", "exit_status", 2),
         ("wrong", "wrong_results", 4),
         ("oom", "cuda", 0),
+        ("ecc", "cuda", 0),
         ("old", "no_rows", 0),
         ("nan", "non_finite_values", 0),
     ],
@@ -115,6 +117,10 @@ def test_a_run_that_fails_keeps_its_rows_and_the_next_goes_on(
 ) -> None:
     _, (bad, good) = carried_out(lease, parameters(lease.run_id, {"environment": {"FAKE_RUN": fails}}, {}))
     assert (bad["failure"], len(bad["rows"])) == (failure, rows)
+    if failure == "cuda":
+        _, findings = judge_busbw([bad], {"nccl_tests_line_rate_gbps": 1}, {})
+        said = {"oom": "out of memory", "ecc": "uncorrectable ECC error"}[fails]
+        assert any(said in finding.evidence for finding in findings), "the cause in CUDA's own words"
     assert good["failure"] is None
 
 
