@@ -90,7 +90,9 @@ class BenchmarkRun:
         ) as error:  # whatever it is, what was measured so far must come out, with the reason for the end
             self._ended = self._ended or f"{type(error).__name__}: {error}"
         finally:
-            answers = self._peers.ask("end", ANSWER_S, nodes=[n for n in self._peers.nodes if n != self._job.here])
+            others = [n for n in self._peers.nodes if n != self._job.here]
+            # Where the controller is gone, the others have to take back what it would have: its lock among them.
+            answers = self._peers.ask("end", ANSWER_S, nodes=others, expired=not self._watch.seconds_left())
             self._released = [n for n, a in answers.items() if not a.get("released", {}).get("left", [""])]
             self._peers.close()
             self._write("done")

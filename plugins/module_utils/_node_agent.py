@@ -79,7 +79,7 @@ class Agent:
         self._programs[request["id"]] = _Program(self._tools, self._account, self.lease.work, request)
 
     def _do_end(self, request: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-        return {"released": self.lease.release().as_dict()}
+        return {"released": self.lease.release(expired=bool(request.get("expired"))).as_dict()}
 
     def finished(self) -> list[dict[str, t.Any]]:
         """Answers to earlier `exec` requests whose program has ended or ran out of time."""

@@ -44,9 +44,9 @@ TASK_BUDGET = 40
 #: seconds within which a killed run must have been taken back by the nodes themselves
 LEASE_S = 120
 
-#: everything that a run may have put on a node: keys, known hosts, processes, files, units. Not the run lock, which is dead by itself.
+#: everything that a run may have put on a node: keys, known hosts, processes, files, units
 LEFT_BEHIND = (
-    "cat /root/.ssh/* 2>/dev/null | sort; ls -A /run/gpufabric /var/lib/gpufabric/leases 2>/dev/null | grep -v -e run_lock -e ^/run -e '^$';"
+    "cat /root/.ssh/* 2>/dev/null | sort; ls -A /run/gpufabric /var/lib/gpufabric/leases 2>/dev/null;"
     " ls -A /tmp | grep -v systemd-private; ls -A /root/.ansible/tmp /root/.ansible_async 2>/dev/null;"
     " ps -eo args= | grep -E 'mpirun|orted|prted|gpufabric' | grep -v grep; systemctl list-units --plain --no-legend 'gpufabric*'"
 )
