@@ -30,7 +30,7 @@ def play(awx: FakeAwx, home: pathlib.Path, *arguments: str) -> subprocess.Comple
         env={**os.environ, "CONTROLLER_HOST": awx.url, "CONTROLLER_OAUTH_TOKEN": "any", "ANSIBLE_HOME": str(home), "ANSIBLE_FORCE_COLOR": "0"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
     )  # fmt: skip
 
 

@@ -41,7 +41,8 @@ def ansible_playbook(words: list[str]) -> None:
     for playbook in options["args"]:
         assert _playbook(playbook).exists(), f"there is no playbook {playbook}"
     for given in options["extra_vars"]:
-        for name in _names(given):
+        # a file of variables is the reader's own
+        for name in [] if given.startswith("@") else _names(given):
             assert _is_variable(name), f"no role takes the variable {name}"
     tags = {tag for word in options["tags"] for tag in word.split(",")} - {"all"}
     assert tags <= _tags(), f"no playbook has the tags {tags - _tags()}"
@@ -166,7 +167,7 @@ RULES: dict[tuple[str, ...], t.Callable[[list[str]], object]] = {
 }
 
 #: what stands in an indented block and is no command
-NO_COMMANDS = re.compile(r"─|→|busbw\(size\) =|^\w+: ")
+NO_COMMANDS = re.compile(r"─|→|busbw\(size\) =|^\w+:(?: |$)")
 
 
 def tried(text: str) -> None:
