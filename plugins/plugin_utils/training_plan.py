@@ -46,6 +46,9 @@ CPU_MODEL = {
 #: sizes of one collective that are timed alone; what lies between is interpolated
 MOST_SIZES = 12
 
+#: bytes of one more message of each collective, large enough to show the bandwidth that small ones do not reach
+REFERENCE = {"nccl": 32 << 20, "gloo": 4 << 20}
+
 #: the part of a GPU's memory, and of a node's without GPUs, that its ranks may take together
 GPU_SHARE, NODE_SHARE = 0.9, 0.6
 #: MiB that PyTorch itself takes, before it has made anything
@@ -150,7 +153,7 @@ def _fill(made: Plan, nodes: t.Sequence[NodeMeans], settings: Settings) -> None:
         Task(
             backend=made.backend,
             trainings=tuple(wanted),
-            prices=sizes_to_time(messages),
+            prices=sizes_to_time(messages, REFERENCE[made.backend]),
             iterations=int(settings["iterations"]),
             memory_mb=int(settings["memory_mb"]) or memory,
             threads=0 if made.backend == "nccl" else int(settings["threads"]) or max(cores // _crowd(nodes, made), 1),
@@ -265,9 +268,9 @@ def described(training: Training, ranks: int, ranks_per_node: int) -> dict[str, 
     }
 
 
-def sizes_to_time(messages: t.Sequence[Message]) -> dict[str, list[int]]:
+def sizes_to_time(messages: t.Sequence[Message], reference: int = 0) -> dict[str, list[int]]:
     """{collective: sizes in bytes} to be timed alone: all of them, or of many the smallest, the largest, and those that make up
-    most of the bytes.
+    most of the bytes; and one of *reference* bytes, where none is larger.
     """
     weights: dict[str, collections.Counter[int]] = {}
     for message in messages:
@@ -276,7 +279,9 @@ def sizes_to_time(messages: t.Sequence[Message]) -> dict[str, list[int]]:
     for collective, by_size in weights.items():
         ends = {min(by_size), max(by_size)}
         heavy = [size for size, _weight in by_size.most_common() if size not in ends]
-        chosen[collective] = sorted(ends | set(heavy[: MOST_SIZES - len(ends)]))
+        chosen[collective] = sorted(
+            ends | set(heavy[: MOST_SIZES - len(ends)]) | ({reference} if reference > max(ends) else set())
+        )
     return chosen
 
 

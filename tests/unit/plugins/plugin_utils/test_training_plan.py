@@ -66,7 +66,8 @@ def test_all_gpus_train_over_nccl_with_every_setting_in_turn() -> None:
         for entry in training["listed"]
         if entry["collective"] == "all_reduce"
     }
-    assert set(task.prices["all_reduce"]) <= listed and len(task.prices["all_reduce"]) <= training_plan.MOST_SIZES
+    assert set(task.prices["all_reduce"]) <= listed and training_plan.REFERENCE["nccl"] in task.prices["broadcast"]
+    assert len(task.prices["all_reduce"]) <= training_plan.MOST_SIZES
 
 
 def test_without_gpus_gloo_trains_a_small_model_in_full_precision() -> None:
@@ -143,3 +144,5 @@ def test_of_many_sizes_the_ends_and_the_heaviest_are_timed() -> None:
     messages = [Message("all_reduce", size, 4, False, "backward") for size in range(1, 101)]
     chosen = training_plan.sizes_to_time(messages)["all_reduce"]
     assert len(chosen) == training_plan.MOST_SIZES and chosen[0] == 1 and chosen[1:] == list(range(90, 101))
+    assert training_plan.sizes_to_time(messages, 1 << 20)["all_reduce"] == [*chosen, 1 << 20]
+    assert training_plan.sizes_to_time(messages, 50)["all_reduce"] == chosen
