@@ -13,6 +13,9 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils import proposals
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.search_space import Settings, Space
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.surrogate import Point
 
+#: launches of each point, on average, after which a space whose points are all known is searched to its end
+ENOUGH = 3
+
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
@@ -67,6 +70,12 @@ class Search:
     def trials(self) -> list[Trial]:
         """Every launch that was told of, in order."""
         return list(self._trials)
+
+    def is_exhausted(self) -> bool:
+        """Whether every point is known, and so often that another launch would tell little: a small space is soon searched."""
+        measured, failed = self._measured()
+        launches = sum(map(len, measured.values()))
+        return len(measured) + len(failed) >= len(self._points) and launches >= ENOUGH * len(measured)
 
     def best(self, count: int = 1) -> list[Candidate]:
         """The best *count* settings, best first."""

@@ -87,6 +87,10 @@ def space_for(transport: str, nccl_version: str, debug_too: bool = False, leave_
             and variable.is_in(version)
             and (debug_too or variable.risk != "debug")
         ]
+    if not chosen and not debug_too and any(transport in k["transports"] for k in data["knobs"]):
+        raise ValueError(
+            f"all that could be tuned for {transport} are debug variables: autotune_debug_variables allows them"
+        )
     if not chosen:
         transports = sorted({name for k in data["knobs"] for name in k["transports"]})
         raise ValueError(f"there is nothing to tune for the transport {transport!r}; known are {', '.join(transports)}")

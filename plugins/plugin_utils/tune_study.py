@@ -15,6 +15,7 @@ import time
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.compare_samples import Comparison, compare
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.proposals import mean
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.search import Candidate, Search
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.search_space import Settings
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.tune_objective import (
@@ -115,6 +116,8 @@ class Study:
         self._warm_up()
         self._measure_starts()
         while (launches := len(self.search.trials())) < self.budget.trials and self._time_left() > self._reserve():
+            if self.search.is_exhausted():
+                break
             number, settings = self.search.ask()
             self._trial(number, settings, launches + 1)
         return self._conclude()
@@ -169,7 +172,7 @@ class Study:
         told = self.objective.say(score) if score is not None else failure
         self._say(
             f"trial {launch} of {self.budget.trials}: {told} with {_words(settings)}; best so far "
-            f"{self.objective.say(best[0].score) if best else 'none'}; {max(self._time_left(), 0) / 60:.1f} min left"
+            f"{self.objective.say(mean(best[0].scores)) if best else 'none'}; {max(self._time_left(), 0) / 60:.1f} min left"
         )
 
     def _measure_whole(self, settings: Settings, prune: bool = False) -> tuple[float | None, str]:

@@ -16,7 +16,7 @@ import nccl_two_ranks
 import pytest
 import recorded
 
-pytest.importorskip("optuna")
+pytest.importorskip("numpy")
 
 
 @pytest.fixture

@@ -42,6 +42,8 @@ def test_the_space_holds_what_this_nccl_knows_and_nccl_itself_would_accept() -> 
     assert all(
         int(p.get("NCCL_SOCKET_NTHREADS", 1)) * int(p.get("NCCL_NSOCKS_PERTHREAD", 1)) <= 64 for p in SOCKET.points()
     )
+    with pytest.raises(ValueError, match="nvlink are debug variables: autotune_debug_variables"):
+        space_for("nvlink", "2.28.9")
     with pytest.raises(ValueError, match="carrier pigeon"):
         space_for("carrier pigeon", "2.28.9")
 

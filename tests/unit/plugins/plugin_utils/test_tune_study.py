@@ -15,7 +15,7 @@ import typing as t
 import pytest
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.optuna_search import OptunaSearch
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.search import Search
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.search_space import Settings
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.search_space import Settings, Space
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.tune_objective import Objective, Part, for_busbw
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.tune_study import (
     CURRENT,
@@ -162,6 +162,14 @@ def test_minutes_end_the_search_and_leave_time_for_the_comparison() -> None:
     outcome = one.run()
     assert len(one.search.trials()) < 60 and len(outcome["samples"]["best"]) == ROUNDS
     assert cluster.now <= 310
+
+
+def test_a_small_space_does_not_use_up_the_budget() -> None:
+    cluster = Cluster()
+    small = Search(Space((SPACE.knobs[1],)), 200)
+    outcome = study(cluster, budget=dataclasses.replace(BUDGET, trials=200), search=small).run()
+    assert outcome["best"] == PLANTED
+    assert len(small.trials()) <= 3 * len(SPACE.knobs[1].values)
 
 
 def test_a_lost_node_keeps_the_study_and_the_same_command_goes_on() -> None:
