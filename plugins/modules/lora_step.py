@@ -81,11 +81,6 @@ options:
     description: What each launch does, as M(gpufabric.cluster.lora_plan) returns it.
     type: dict
     required: true
-  trainings:
-    description: What is known of each training beforehand; carried into the result.
-    type: list
-    elements: dict
-    default: []
   ranks_per_node:
     description: Processes a node.
     type: int
@@ -140,7 +135,6 @@ EXAMPLES = r"""
     runs:
       - name: current
     task: "{{ plan.task }}"
-    trainings: "{{ plan.trainings }}"
 """
 
 RETURN = r"""
@@ -245,7 +239,6 @@ def argument_spec() -> dict[str, t.Any]:
         "nodes": {"type": "list", "elements": "dict", "required": True, "options": nodes},
         "runs": {"type": "list", "elements": "dict", "required": True, "options": runs},
         "task": {"type": "dict", "required": True},
-        "trainings": {"type": "list", "elements": "dict", "default": []},
         "ranks_per_node": {"type": "int", "default": 1},
         "timeout_s": {"type": "float", "default": 600},
         "line_rate_gbps": {"type": "float", "default": 0},

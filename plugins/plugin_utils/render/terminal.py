@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.training import training_lines
+
 #: findings shown on the terminal; the report holds all
 SHOWN = 10
 
@@ -19,6 +21,7 @@ def summary_lines(record: t.Mapping[str, t.Any], report: str) -> list[str]:
         lines += _finding_lines(finding)
     if len(findings) > SHOWN:
         lines.append(f"... and {len(findings) - SHOWN} more findings in the report")
+    lines += training_lines(record)
     lines += [f"note: {note}" for note in record["notes"]]
     lines.append(f"report: {report}")
     return lines

@@ -60,3 +60,13 @@ def dearest_rows(record: t.Mapping[str, t.Any]) -> list[list[str]]:
 
 
 DEAREST_COLUMNS = ("training", "setting", "collective", "size (bytes)", "in a step", "of the predicted time")
+
+
+def training_lines(record: t.Mapping[str, t.Any]) -> list[str]:
+    """A line for each training and setting, for a terminal."""
+    shown = ("step (ms)", "communication", "not hidden (ms)", "predicted (ms)")
+    rows = [dict(zip(TRAINING_COLUMNS, row, strict=True)) for row in training_rows(record)]
+    return [
+        f"{row['training']}, setting {row['setting']}: {', '.join(f'{name} {row[name]}' for name in shown)}, {row['rules']} rules"
+        for row in rows
+    ]

@@ -15,6 +15,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.training 
     DEAREST_COLUMNS,
     TRAINING_COLUMNS,
     dearest_rows,
+    training_lines,
     training_rows,
 )
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.training_prices import predict, prices_of
@@ -217,6 +218,8 @@ def test_the_report_shows_a_row_a_setting_and_the_sizes_that_matter() -> None:
     assert dear and {row[2] for row in dear} <= {"all_reduce", "broadcast"}
     assert all(len(row) == len(DEAREST_COLUMNS) for row in dear)
     assert training_rows({"nodes": {"b": {}}}) == []
+    lines = training_lines(record)
+    assert len(lines) == 2 and lines[0].startswith("LoRA 4, setting before: step (ms) 105 ")
 
 
 def test_sizes_for_nccl_tests_come_from_the_list() -> None:
