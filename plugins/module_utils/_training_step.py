@@ -38,8 +38,9 @@ ITEM = 4
 BATCHES = 3
 #: messages of one size that go apart, and the pause before each
 APART, PAUSE_S = 6, 0.02
-#: side of the matrices that are multiplied meanwhile: some 0.3 ms on a GPU, and 2 ms of one core
-WORK_SIDE = {"nccl": 2048, "gloo": 256}
+#: side of the matrices that are multiplied meanwhile, some 0.2 ms on a GPU, and 2 ms of one core; and how many a GPU has queued
+WORK_SIDE = {"nccl": 4096, "gloo": 256}
+QUEUED = 3
 
 
 class Rank:
@@ -318,16 +319,20 @@ def _apart(rank: Rank, sends: t.Sequence[t.Callable[[], t.Any]]) -> list[float |
     """Seconds a message of each, as the profiler sees it on the rank that came last to it."""
     import torch
 
-    side = WORK_SIDE[rank.task.backend]
-    matrix = torch.ones((side, side), device=rank.device)
-
     on_gpu = rank.task.backend == "nccl"
+    side = WORK_SIDE[rank.task.backend]
+    matrix = torch.ones((side, side), dtype=torch.bfloat16 if on_gpu else torch.float32, device=rank.device)
+    under_way: list[t.Any] = []
 
     def compute_until(over: t.Callable[[], bool]) -> None:
+        """On a GPU some are always queued, as in training: a message has to find its place among them."""
         while not over():
             torch.mm(matrix, matrix)
-            if on_gpu:  # not the whole device, on which the message is under way
-                torch.cuda.current_stream().synchronize()
+            if on_gpu:
+                under_way.append(torch.cuda.Event())
+                under_way[-1].record()
+                if len(under_way) > QUEUED:
+                    under_way.pop(0).synchronize()
 
     def compute_for(seconds: float) -> None:
         end = time.perf_counter() + seconds
@@ -337,7 +342,6 @@ def _apart(rank: Rank, sends: t.Sequence[t.Callable[[], t.Any]]) -> list[float |
         for send in sends:
             for _unused in range(APART):
                 compute_for(PAUSE_S)
-                rank.wait()
                 handle = send()
                 if on_gpu:  # gloo never says that a reduce_scatter is completed
                     compute_until(handle.is_completed)
