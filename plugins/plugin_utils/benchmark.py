@@ -17,7 +17,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.repeat_latency i
 #: texts that become files of their own beside run.json
 LOG_KEYS = ("stdout", "stderr")
 #: what of a run holds words of programs or of the user, in which an environment may stand
-TOLD_KEYS = (*LOG_KEYS, "argv", "environment", "problem", "first_attempt", "lost", "errors", "transport")
+TOLD_KEYS = (*LOG_KEYS, "argv", "environment", "problem", "lost", "errors", "transport")
 
 
 @dataclasses.dataclass
