@@ -128,8 +128,8 @@ def test_verify_needs_no_root_changes_nothing_and_costs_no_more_tasks_than_state
     fleet: pathlib.Path, site: Run, unprivileged: pathlib.Path
 ) -> None:
     earlier = trees(fleet)
-    user = NOBODY if local_playbook.can_run_as(NOBODY) else None
-    verified = local_playbook.run(unprivileged, "verify.yml", user=user, gpufabric_gate=False)
+    drop = local_playbook.can_give_up_root()
+    verified = local_playbook.run(unprivileged, "verify.yml", unprivileged=drop, gpufabric_gate=False)
     assert trees(fleet) == earlier
     assert {node for _id, node, _subject in verified.errors()} == {BUSY}, verified.errors()
     assert {node: verified.tasks(node) for node in NODES if verified.tasks(node) > VERIFY_BUDGET} == {}, verified.recap
