@@ -13,8 +13,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import signal
-import subprocess
 import sys
 import time
 import typing as t
@@ -22,13 +20,15 @@ import typing as t
 import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
-from lab_cluster import REPOSITORY, LabCluster  # noqa: E402  # beside this file, which is no package
+from lab_cluster import LabCluster  # noqa: E402  # beside this file, which is no package
+from tuned_study import kill_in_mid_study, launches_of  # noqa: E402
 
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(os.environ.get("GPUFABRIC_LAB") != "1", reason="boots virtual machines: set GPUFABRIC_LAB=1"),
 ]
 
+NODES = ("n1", "n2")
 PLANTED = {"btl_tcp_max_send_size": "2048", "btl_tcp_sndbuf": "2048", "btl_tcp_rcvbuf": "2048"}
 SETTINGS: dict[str, t.Any] = {
     "nccl_tests_backend": "mpi",
@@ -42,7 +42,7 @@ SETTINGS: dict[str, t.Any] = {
 }
 #: what a launch puts on a node: processes, keys, leases and their notes, shared memory. Brackets keep pgrep from finding itself
 REMAINS = (
-    "pgrep -af '[n]ode_tool|[o]rted|[p]rted'; cat ~/.ssh/* /root/.ssh/* 2>/dev/null | sort; "
+    "pgrep -af '[n]ode_tool|[o]rted|[p]rted'; cat ~/.ssh/* 2>/dev/null | sort; "
     "ls -A /run/gpufabric 2>/dev/null | grep -v run_lock.json; ls -A /var/lib/gpufabric/leases 2>/dev/null; ls -A /dev/shm | grep gpufabric; true"
 )
 GONE_S = 120.0
@@ -50,25 +50,13 @@ GONE_S = 120.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[LabCluster]:
-    with LabCluster(tmp_path_factory.mktemp("autotune")).up(2) as found:
+    with LabCluster(tmp_path_factory.mktemp("autotune")).up(len(NODES)) as found:
         yield found
 
 
 def on_every_node(cluster: LabCluster, command: str) -> dict[str, str]:
-    """{node: what the command printed}, by Ansible, as root."""
-    argv = [
-        str(pathlib.Path(sys.executable).parent / "ansible"),
-        "-i",
-        str(cluster.directory / "inventory"),
-        "all:!localhost",
-    ]
-    argv += ["-b", "-m", "ansible.builtin.shell", "-a", command, "--tree", str(cluster.directory / "said")]
-    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    found = {}
-    for path in (cluster.directory / "said").iterdir():
-        found[path.name] = str(json.loads(path.read_text())["stdout"])
-    return found
+    """{node: what the command printed}, as root."""
+    return {node: cluster.lab("ssh", node, command) for node in NODES}
 
 
 def record_of(cluster: LabCluster) -> dict[str, t.Any]:
@@ -77,49 +65,19 @@ def record_of(cluster: LabCluster) -> dict[str, t.Any]:
     return found
 
 
-def trials_on_disk(cluster: LabCluster) -> int:
-    """Launches that Optuna's study knows of, read beside a process that writes to it."""
-    import sqlite3
-
-    paths = list((cluster.results / "autotune").glob("*/study.db"))
-    if not paths:
-        return 0
-    with sqlite3.connect(f"file:{paths[0]}?mode=ro", uri=True, timeout=10) as database:
-        try:
-            rows = database.execute("select count(*) from trial_user_attributes where key = 'outcome'").fetchone()
-        except sqlite3.OperationalError:  # the tables are not there yet
-            return 0
-    return int(rows[0])
-
-
-def killed_in_mid_study(cluster: LabCluster, trials: int) -> None:
-    """Start the playbook, and SIGKILL ansible-playbook once so many trials are on disk."""
-    extra = {"gpufabric_gate": False, "gpufabric_results_dir": str(cluster.results), **SETTINGS}
-    argv = [str(pathlib.Path(sys.executable).parent / "ansible-playbook"), "-i", str(cluster.directory / "inventory")]
-    process = subprocess.Popen(
-        [*argv, "playbooks/autotune.yml", "-e", json.dumps(extra)],
-        cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    deadline = time.monotonic() + 400
-    while trials_on_disk(cluster) < trials and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(1)
-    assert process.poll() is None, "it ended before it could be killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert trials_on_disk(cluster) >= trials
-
-
 def test_a_planted_better_setting_is_found_after_a_kill_and_nothing_stays(cluster: LabCluster) -> None:
-    lines = "\\n".join(f"{name} = {value}" for name, value in PLANTED.items())
-    files = "/etc/openmpi/openmpi-mca-params.conf"
-    on_every_node(cluster, f"mkdir -p /etc/openmpi && printf '{lines}\\n' > {files}")
+    lines = "".join(f"{name} = {value}\\n" for name, value in PLANTED.items())
+    on_every_node(cluster, f"mkdir -p ~/.openmpi && printf '{lines}' > ~/.openmpi/mca-params.conf")
     clean = on_every_node(cluster, REMAINS)
-    killed_in_mid_study(cluster, trials=3)
+    extra = {"gpufabric_gate": False, "gpufabric_results_dir": str(cluster.results), **SETTINGS}
+    program = str(pathlib.Path(sys.executable).with_name("ansible-playbook"))
+    argv = [program, "-i", str(cluster.directory / "inventory"), "playbooks/autotune.yml", "-e", json.dumps(extra)]
+    kill_in_mid_study(argv, cluster.results, launches=3, timeout_s=400)
     died = time.monotonic()
     while (remains := on_every_node(cluster, REMAINS)) != clean:
         assert time.monotonic() - died < GONE_S, f"left behind after {GONE_S:.0f} s: {remains}, at first {clean}"
         time.sleep(5)
-    before = trials_on_disk(cluster)
+    before = launches_of(cluster.results)
 
     run = cluster.playbook("autotune", **SETTINGS)
 

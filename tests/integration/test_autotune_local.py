@@ -5,21 +5,21 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
-import signal
-import sqlite3
 import subprocess
 import sys
-import time
 import typing as t
 
 import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.study_lock import StudyLock
+from tuned_study import REPOSITORY, kill_in_mid_study  # beside this file, which is no package
 
 pytest.importorskip("optuna")
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 SETTINGS = {
     "autotune_sizes": ["16K"], "autotune_trials": 7, "autotune_minutes": 60, "autotune_iterations": 2, "autotune_warmup": 1,
     "autotune_check_collectives": ["all_gather"],
@@ -67,30 +67,10 @@ class Playbook:
         record = json.loads((self.results / "latest" / "run.json").read_text())
         return {f["id"]: f["evidence"] for f in record["findings"] if f["part"] == "autotune"}
 
-    def trials(self) -> int:
-        """Launches in the study, read while it is written."""
-        for path in (self.results / "autotune").glob("*/study.db"):
-            with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10) as database:
-                try:
-                    query = "select count(*) from trial_user_attributes where key = 'outcome'"
-                    return int(database.execute(query).fetchone()[0])
-                except sqlite3.OperationalError:  # the tables are not there yet
-                    return 0
-        return 0
-
 
 def test_a_study_on_this_machine(tmp_path: pathlib.Path) -> None:
     playbook = Playbook(tmp_path)
-    killed = subprocess.Popen(
-        playbook.argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    deadline = time.monotonic() + 600
-    while playbook.trials() < 2 and killed.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert killed.poll() is None, "it ended before it could be killed"
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-
+    kill_in_mid_study(playbook.argv, playbook.results, launches=2, timeout_s=600)
     printed = playbook.run()
     (path,) = (playbook.results / "autotune").glob("*/autotune.json")
     record: dict[str, t.Any] = json.loads(path.read_text())
