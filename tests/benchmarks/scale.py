@@ -37,7 +37,7 @@ NAMED = {
     "dead": {"node_unreachable"},
     "garbage": {"node_unusable"},
     "hanging": {"node_hangs"},
-    "slow_tool": {"hca_witness_failed"},
+    "slow_tool": {"rdma_tool_failed"},
 }
 
 #: seconds: what defaults allow an unreachable or hanging node at its first task, and a tool at its own
