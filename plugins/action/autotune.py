@@ -22,7 +22,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.search_space imp
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.study_lock import StudyBusyError, StudyLock
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.tune_objective import Part, speed_of
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.tune_plan import Plan, make_plan
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.tune_plan import Plan, make_plan, typed
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.tune_record import files_of, record_of
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.tune_study import (
     Measured,
@@ -64,7 +64,7 @@ class ActionModule(NcclTests):
         return {**result, "problem": "", **answer, "released": self._released}
 
     def _tune(self, given: t.Mapping[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
-        settings = given["settings"]
+        settings = typed(given["settings"])
         if not 0 < settings["minutes"] <= LONGEST_MIN:
             raise StudyError(
                 f"autotune_minutes is {settings['minutes']:g}, expected 1 to {LONGEST_MIN}; the same command goes on with "

@@ -111,11 +111,11 @@ class ActionModule(ActionBase):
         self, arguments: t.Mapping[str, t.Any], runs: t.Sequence[t.Any], after: int, task_vars: dict[str, t.Any]
     ) -> dict[str, t.Any]:
         """Give *runs* to a launch that waits for more *after* so many, or start it with them (-1). No runs are the end."""
-        answer: dict[str, t.Any] = self._execute_module(
-            module_name=MODULE,
-            module_args={**arguments, "runs": list(runs), "wait_for_more": True, "after": after},
-            task_vars=task_vars,
-        )
+        given = {**arguments, "runs": list(runs), "wait_for_more": True, "after": after}
+        try:
+            answer: dict[str, t.Any] = self._execute_module(module_name=MODULE, module_args=given, task_vars=task_vars)
+        except AnsibleConnectionFailure as error:
+            raise Lost(f"the launcher cannot be reached any more: {error}") from error
         if answer.get("failed") or "directory" not in answer:
             raise Lost(str(answer.get("msg") or answer.get("module_stderr") or "the module gave no result").strip())
         return answer

@@ -24,6 +24,11 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.tune_study impor
 #: the size at which further collectives are tried, in bytes: large enough for every protocol's pipeline
 OTHERS_BYTES = 1 << 20
 
+#: numbers among the role's settings
+TYPES: dict[str, t.Callable[[t.Any], t.Any]] = {
+    "trials": int, "minutes": float, "timeout_s": float, "hopeless": float, "iterations": int, "warmup": int,
+}  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -104,6 +109,18 @@ def make_plan(
         fabric=fabric,
         study=tune_settings.study_name(fabric, objective.as_dict(), space),
     )
+
+
+def typed(settings: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The role's settings in their types, whatever templates made of them. ValueError names one that cannot be read."""
+    made = dict(settings)
+    for name, kind in TYPES.items():
+        try:
+            made[name] = kind(settings[name])
+        except (TypeError, ValueError):
+            raise ValueError(f"autotune_{name} is {settings[name]!r}, and a number is expected") from None
+    made["debug_variables"] = str(settings["debug_variables"]).lower() in ("true", "yes", "1")
+    return made
 
 
 def _version(nccl: t.Mapping[str, t.Any]) -> str:

@@ -14,7 +14,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils import tune_sett
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.nccl_tests_plan import NodeMeans
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.search_space import space_for
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.tune_objective import for_busbw, for_workload, speed_of
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.tune_plan import make_plan
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.tune_plan import make_plan, typed
 
 SETTINGS: dict[str, t.Any] = {
     "collective": "all_reduce", "sizes": ["64M"], "workload": {}, "transport": "auto", "debug_variables": True,
@@ -126,6 +126,15 @@ def test_another_fabric_or_question_is_another_study() -> None:
 def test_bad_settings_are_told_in_one_sentence(changes: dict[str, t.Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         make_plan(planned(), {n: node(n) for n in ("n1", "n2")}, {}, {**SETTINGS, **changes}, "")
+
+
+def test_settings_have_their_types_whatever_templates_made_of_them() -> None:
+    texts = {**SETTINGS, "trials": "9", "minutes": "2.5", "debug_variables": "True"}
+    made = typed(texts)
+    assert (made["trials"], made["minutes"], made["debug_variables"]) == (9, 2.5, True)
+    assert not typed({**texts, "debug_variables": False})["debug_variables"]
+    with pytest.raises(ValueError, match="autotune_minutes is 'soon', and a number is expected"):
+        typed({**texts, "minutes": "soon"})
 
 
 def test_sizes_that_follow_one_another_share_a_launch() -> None:
