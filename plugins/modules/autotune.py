@@ -41,7 +41,7 @@ options:
     type: dict
     required: true
   nccl:
-    description: RV(gpufabric.cluster.nccl_env_info#module:observed) of the launching node, for its NCCL's version and what is in force.
+    description: What M(gpufabric.cluster.nccl_env_info) observed on the launching node, for its NCCL's version and what is in force.
     type: dict
     default: {}
   nccl_version:
