@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import tempfile
 import time
 import typing as t
@@ -78,7 +79,7 @@ def trees(fleet: pathlib.Path) -> dict[str, dict[str, str]]:
 
 
 def lock_by_somebody(fleet: pathlib.Path, node: str) -> pathlib.Path:
-    """The lock of a run on another controller."""
+    """The lock of a run on another controller, and a lease of it, so that it lives however slow this machine is."""
     holder = {
         "run_id": "20260101T120000Z-aaaa",
         "user": "ann",
@@ -86,26 +87,25 @@ def lock_by_somebody(fleet: pathlib.Path, node: str) -> pathlib.Path:
         "controller": "another",
         "since": "noon",
     }
-    file = fleet / node / "run/gpufabric/run_lock.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({**holder, "process": "1 1", "renewed": time.monotonic()}))
-    return file
+    directory = fleet / node / "run/gpufabric"
+    (directory / "a-lease").mkdir(parents=True)
+    (directory / "a-lease/alive").write_text("3600\n")
+    (directory / "run_lock.json").write_text(json.dumps({**holder, "process": "1 1", "renewed": time.monotonic()}))
+    return directory
 
 
 def test_a_run_leaves_nodes_to_the_run_that_holds_one_of_them(
     fleet: pathlib.Path, before: dict[str, dict[str, str]]
 ) -> None:
-    file = lock_by_somebody(fleet, BUSY)
+    lock = lock_by_somebody(fleet, BUSY)
     refused = local_playbook.run(fleet, "kernel.yml", gpufabric_serial="100%")
-    file.unlink()
-    file.parent.rmdir()
+    shutil.rmtree(lock)
     assert refused.rc == 2
     [finding] = [f for f in refused.record["findings"] if f["severity"] == "error"]
     assert (finding["id"], finding["node"]) == ("run_locked", BUSY)
     assert "ann on desk1" in finding["evidence"] and "since noon" in finding["evidence"]
     # The free node was taken, and nothing else was done to it; the lock of a run whose process is gone counts for nothing.
-    (fleet / IDLE / "run/gpufabric/run_lock.json").unlink()
-    (fleet / IDLE / "run/gpufabric").rmdir()
+    shutil.rmtree(fleet / IDLE / "run/gpufabric")
     assert trees(fleet) == before
 
 
