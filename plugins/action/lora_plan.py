@@ -22,6 +22,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: t.Any = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
+        task_vars = task_vars or {}
         _unused, arguments = self.validate_argument_spec(
             argument_spec={
                 "launch": {"type": "dict", "required": True},
@@ -29,18 +30,14 @@ class ActionModule(ActionBase):
             }
         )
         launch, settings = arguments["launch"], arguments["settings"]
-        hostvars = (task_vars or {})["hostvars"]
-        needs_trust = settings["trust"] == "run" and launch["needed"]
-        left_out = list(launch["left_out"])
-        means = []
-        for node in launch["nodes"]:
-            variables = hostvars.raw_get(node["name"])
-            answer = variables.get(TOOLS, {})
-            why = why_unusable(variables, answer, "versions" in answer, needs_trust, bool(self._task.check_mode))
-            if why:
-                left_out.append({"node": node["name"], "why": why})
-            else:
-                means.append(training_plan.NodeMeans(node["name"], answer, node["machine"]))
+        variables = {node["name"]: task_vars["hostvars"].raw_get(node["name"]) for node in launch["nodes"]}
+        unusable = why_unusable(launch, variables, (TOOLS, "versions"), settings["trust"], bool(self._task.check_mode))
+        left_out = [*launch["left_out"], *({"node": name, "why": why} for name, why in unusable.items())]
+        means = [
+            training_plan.NodeMeans(node["name"], variables[node["name"]][TOOLS], node["machine"])
+            for node in launch["nodes"]
+            if node["name"] not in unusable
+        ]
         try:
             plan = training_plan.plan(means, launch["launcher"], {**settings, "model": self._model(settings["model"])})
         except ValueError as error:

@@ -20,6 +20,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: t.Any = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
+        task_vars = task_vars or {}
         _unused, arguments = self.validate_argument_spec(
             argument_spec={
                 "launch": {"type": "dict", "required": True},
@@ -27,18 +28,10 @@ class ActionModule(ActionBase):
             }
         )
         launch, settings = arguments["launch"], arguments["settings"]
-        hostvars = (task_vars or {})["hostvars"]
-        left_out = list(launch["left_out"])
-        means = []
-        for node in launch["nodes"]:
-            variables = hostvars.raw_get(node["name"])
-            tools = variables.get(TOOLS, {})
-            needs_trust = settings["trust"] == "run" and launch["needed"]
-            why = why_unusable(variables, tools, "mpirun" in tools, needs_trust, bool(self._task.check_mode))
-            if why:
-                left_out.append({"node": node["name"], "why": why})
-                continue
-            means.append(node_means(node, variables))
+        variables = {node["name"]: task_vars["hostvars"].raw_get(node["name"]) for node in launch["nodes"]}
+        unusable = why_unusable(launch, variables, (TOOLS, "mpirun"), settings["trust"], bool(self._task.check_mode))
+        left_out = [*launch["left_out"], *({"node": name, "why": why} for name, why in unusable.items())]
+        means = [node_means(node, variables[node["name"]]) for node in launch["nodes"] if node["name"] not in unusable]
         used = {node.name for node in means}
         machines = len({node["machine"] for node in launch["nodes"] if node["name"] in used})
         plan = nccl_tests_plan.plan(means, launch["launcher"], machines, settings, launch["control_networks"])
@@ -68,21 +61,23 @@ def node_means(node: t.Mapping[str, t.Any], variables: t.Mapping[str, t.Any]) ->
 
 
 def why_unusable(
-    variables: t.Mapping[str, t.Any],
-    tools: t.Mapping[str, t.Any],
-    answered: bool,
-    needs_trust: bool,
+    launch: t.Mapping[str, t.Any],
+    variables: t.Mapping[str, t.Mapping[str, t.Any]],
+    means: tuple[str, str],
+    trust: str,
     check_mode: bool,
-) -> str:
-    """Why a node cannot take part in a launch, "" where it can. tools: what it registered about its means; answered: whether
-    that is an answer.
-    """
-    if not answered:
-        return f"it did not say what it has to run with: {_said(tools)}"
-    trust = variables.get(TRUST, {})
-    if needs_trust and not trust.get("armed") and not check_mode:
-        return f"the launcher was not let in: {_said(trust)}"
-    return ""
+) -> dict[str, str]:
+    """{node: why it cannot take part in *launch*}. means: what nodes registered about theirs, and a key of every answer."""
+    registered, key = means
+    needs_trust = trust == "run" and launch["needed"] and not check_mode
+    found = {}
+    for node in launch["nodes"]:
+        own = variables[node["name"]]
+        if key not in own.get(registered, {}):
+            found[node["name"]] = f"it did not say what it has to run with: {_said(own.get(registered, {}))}"
+        elif needs_trust and not own.get(TRUST, {}).get("armed"):
+            found[node["name"]] = f"the launcher was not let in: {_said(own.get(TRUST, {}))}"
+    return found
 
 
 def _said(answer: t.Mapping[str, t.Any]) -> str:
