@@ -6,7 +6,9 @@
     python tests/benchmarks/autotune_h200.py --build DIR --journal FILE     (DIR: nccl-tests built with MPI=1)
 
 What is measured goes to the journal at once. After --seconds it stops; the same command goes on, until the journal is
-whole and the record is written.
+whole and the record is written. With --again RECORD the search and the confirmations are measured anew, and the grid and
+what came through NVLink are RECORD's: that takes four minutes instead of fifteen, and shows what a search finds that has
+changed since. The confirmations hold its winner against that grid's, in turn, on the machine of now.
 
 The grid is measured in random order, so that its first points are a random search with the search's budget. What random
 search gives on average is computed from all of it: the point of rank k by its one measurement in the grid is the pick
@@ -30,6 +32,9 @@ import recorded
 
 TRIALS = 24
 CONFIRMATIONS = 10
+
+#: phases that --again takes over
+KEPT = ("grid", "value", "nvlink", "nvlink compare")
 GUIDE = {"NCCL_SOCKET_NTHREADS": "2", "NCCL_NSOCKS_PERTHREAD": "8", "NCCL_BUFFSIZE": "1048576"}
 
 #: launches before anything counts: the first ones on a machine are slower
@@ -130,6 +135,16 @@ class Journal:
         self._deadline = deadline
         self._replayed: dict[str, int] = {}
 
+    def take_over(self, record: Row) -> None:
+        """Begin with the KEPT phases of an earlier record. A journal that has begun already has them."""
+        if self.rows:
+            return
+        self.say(kept={"phases": list(KEPT), "date": record["date"], "versions": record["versions"]})
+        for row in record["rows"]:
+            if row["phase"] in KEPT:
+                self.rows.append(dict(row))
+                self._write(row)
+
     def say(self, **about: t.Any) -> None:
         self.about.update(about)
         self._write(about)
@@ -152,7 +167,7 @@ class Journal:
         self._file.flush()
 
 
-def measure_all(build: pathlib.Path, journal: Journal, seed: int) -> None:
+def measure_all(build: pathlib.Path, journal: Journal, seed: int, confirmations: int) -> None:
     """Measure whatever the journal lacks. Deterministic but for the measurements, so that it can be taken up again."""
     import nccl_two_ranks as ranks
     from ansible_collections.gpufabric.cluster.plugins.plugin_utils.compare_samples import compare
@@ -194,15 +209,18 @@ def measure_all(build: pathlib.Path, journal: Journal, seed: int) -> None:
     for number in range(WARM):
         measure("warm", GUIDE if number % 2 else {})
     points = space.points()
-    for point in random.Random(seed).sample(points, len(points)):
+    in_order = [row["settings"] for row in journal.rows if row["phase"] == "grid"] if "kept" in journal.about else []
+    for point in in_order or random.Random(seed).sample(points, len(points)):
         measure("grid", point)
     chosen: dict[str, t.Mapping[str, str]] = {"default": {}, "guide": GUIDE}
     chosen["autotune"] = tune("autotune", True, space, TRIALS, [{}, GUIDE])
-    in_order = [row for row in journal.rows if row["phase"] == "grid"]
-    chosen["random"] = ranked(in_order[:TRIALS])[0]["settings"]
-    best = [row["settings"] for row in ranked(in_order)]
+    grid = [row for row in journal.rows if row["phase"] == "grid"]
+    if {key_of(row["settings"]) for row in grid} != {key_of(point) for point in points}:
+        raise SystemExit("the journal's grid is not that of the search's space")
+    chosen["random"] = ranked(grid[:TRIALS])[0]["settings"]
+    best = [row["settings"] for row in ranked(grid)]
     chosen.update({f"grid {place}": settings for place, settings in enumerate(best[:GRID_CONFIRMED], start=1)})
-    for number in range(CONFIRMATIONS):
+    for number in range(confirmations):
         for who, settings in chosen.items():
             measure("confirm", settings, who)
         for settings in best[GRID_CONFIRMED:GRID_VALUED] if number < VALUED else ():
@@ -211,20 +229,20 @@ def measure_all(build: pathlib.Path, journal: Journal, seed: int) -> None:
     # Through NVLink there is little to gain: the search must keep NCCL's default rather than call luck a gain.
     tried = tune("nvlink", False, space_for("nvlink", nccl, debug_too=True), NVLINK_TRIALS, [{}])
     samples: dict[str, list[float]] = {"default": [], "tried": []}
-    for _round in range(CONFIRMATIONS):
+    for _round in range(confirmations):
         for who, settings in (("default", {}), ("tried", tried)):
             samples[who].append(measure("nvlink compare", settings, who, sockets=False) or 0.0)
     journal.say(nvlink_kept=tried if compare(samples["tried"], samples["default"]).better else {})
 
 
-def write_record(journal: Journal, folder: pathlib.Path) -> pathlib.Path:
+def write_record(journal: Journal, folder: pathlib.Path, confirmations: int) -> pathlib.Path:
     """The record of a whole journal."""
     about = dict(journal.about)
     versions = about.pop("versions")
     return recorded.write(
         "autotune_h200",
         "all_reduce busbw at 64 MiB over TCP sockets: autotune's search, an exhaustive grid, random search; NVLink at 1 GiB",
-        {"trials": TRIALS, "confirmations": CONFIRMATIONS, **about},
+        {"trials": TRIALS, "confirmations": confirmations, **about},
         journal.rows,
         versions,
         host=versions["gpus"],
@@ -239,13 +257,21 @@ def main() -> None:
     parser.add_argument("--output", type=pathlib.Path, default=recorded.RESULTS, help="directory of the record")
     parser.add_argument("--seconds", type=float, default=560.0, help="when to stop, and wait for the same command")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--confirmations", type=int, default=CONFIRMATIONS, help="how often the winners are measured in turn"
+    )
+    parser.add_argument(
+        "--again", type=pathlib.Path, metavar="RECORD", help="take the grid and NVLink from this record"
+    )
     options = parser.parse_args()
     journal = Journal(options.journal, time.monotonic() + options.seconds)
+    if options.again:
+        journal.take_over(json.loads(options.again.read_text()))
     try:
-        measure_all(options.build, journal, options.seed)
+        measure_all(options.build, journal, options.seed, options.confirmations)
     except OutOfTimeError:
         sys.exit(f"{len(journal.rows)} rows are in {options.journal}; the same command goes on from there")
-    print(write_record(journal, options.output))
+    print(write_record(journal, options.output, options.confirmations))
 
 
 if __name__ == "__main__":
