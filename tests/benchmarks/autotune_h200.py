@@ -9,6 +9,7 @@ What is measured goes to the journal at once. After --seconds it stops; the same
 whole and the record is written. With --again RECORD the search and the confirmations are measured anew, and the grid and
 what came through NVLink are RECORD's: that takes four minutes instead of fifteen, and shows what a search finds that has
 changed since. The confirmations hold its winner against that grid's, in turn, on the machine of now.
+--join RECORD RECORD... makes one record of such runs: each figure is the mean of all runs', so that no run is chosen.
 
 The grid is measured in random order, so that its first points are a random search with the search's budget. What random
 search gives on average is computed from all of it: the point of rank k by its one measurement in the grid is the pick
@@ -33,8 +34,9 @@ import recorded
 TRIALS = 24
 CONFIRMATIONS = 10
 
-#: phases that --again takes over
+#: phases that --again takes over, and that all joined runs share
 KEPT = ("grid", "value", "nvlink", "nvlink compare")
+CONFIRMED = "confirmed_busbw_gbs"
 GUIDE = {"NCCL_SOCKET_NTHREADS": "2", "NCCL_NSOCKS_PERTHREAD": "8", "NCCL_BUFFSIZE": "1048576"}
 
 #: launches before anything counts: the first ones on a machine are slower
@@ -57,17 +59,34 @@ Row = t.Mapping[str, t.Any]
 
 
 def figures(record: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The mean of each figure over the record's runs, with every run's own beside it where there are several."""
+    numbers = sorted({row.get("run", 1) for row in record["rows"]})
+    runs = [
+        _figures_of_run([row for row in record["rows"] if row.get("run", number) == number or row["phase"] in KEPT])
+        for number in numbers
+    ]
+    nvlink = {
+        who: statistics.median(r["busbw"] for r in of_phase(record["rows"], "nvlink compare") if r["who"] == who)
+        for who in ("default", "tried")
+    }
+    kept = record["settings"]["nvlink_kept"]
+    means = {name: round(statistics.fmean(run[name] for run in runs), 4) for name in runs[0] if name != CONFIRMED}
+    return {
+        **means,
+        "trials": max(run["trials"] for run in runs),
+        "grid_points": runs[0]["grid_points"],
+        "nvlink_kept_over_default": round(nvlink["tried"] / nvlink["default"], 4) if kept else 1.0,
+        **({"runs": runs} if len(runs) > 1 else {CONFIRMED: runs[0][CONFIRMED]}),
+    }
+
+
+def _figures_of_run(rows: t.Sequence[Row]) -> dict[str, t.Any]:
     """Ratios of medians of the confirmations; trials and times of the searches; random search on average."""
-    rows, settings = record["rows"], record["settings"]
     confirmed: dict[str, list[float]] = {}
     for row in of_phase(rows, "confirm"):
         confirmed.setdefault(row["who"], []).append(row["busbw"])
     medians = {who: statistics.median(values) for who, values in confirmed.items()}
     seconds = {phase: sum(r["seconds"] for r in rows if r["phase"] == phase) for phase in ("grid", "autotune")}
-    nvlink = {
-        who: statistics.median(r["busbw"] for r in of_phase(rows, "nvlink compare") if r["who"] == who)
-        for who in ("default", "tried")
-    }
     grid_best = max(value for who, value in medians.items() if who.startswith("grid"))
     trials = sum(row["phase"] == "autotune" for row in rows)
     picks = random_picks(rows, trials)
@@ -82,8 +101,7 @@ def figures(record: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
         "autotune_over_average_random": round(medians["autotune"] / expected, 4),
         "random_searches_beaten": round(sum(chance for chance, value in picks if value < medians["autotune"]), 4),
         "guide_over_default": round(medians["guide"] / medians["default"], 4),
-        "nvlink_kept_over_default": round(nvlink["tried"] / nvlink["default"], 4) if settings["nvlink_kept"] else 1.0,
-        "confirmed_busbw_gbs": {who: round(value, 4) for who, value in sorted(medians.items())},
+        CONFIRMED: {who: round(value, 4) for who, value in sorted(medians.items())},
     }
 
 
@@ -235,25 +253,37 @@ def measure_all(build: pathlib.Path, journal: Journal, seed: int, confirmations:
     journal.say(nvlink_kept=tried if compare(samples["tried"], samples["default"]).better else {})
 
 
+WHAT = (
+    "all_reduce busbw at 64 MiB over TCP sockets: autotune's search, an exhaustive grid, random search; NVLink at 1 GiB"
+)
+
+
 def write_record(journal: Journal, folder: pathlib.Path, confirmations: int) -> pathlib.Path:
     """The record of a whole journal."""
     about = dict(journal.about)
     versions = about.pop("versions")
-    return recorded.write(
-        "autotune_h200",
-        "all_reduce busbw at 64 MiB over TCP sockets: autotune's search, an exhaustive grid, random search; NVLink at 1 GiB",
-        {"trials": TRIALS, "confirmations": confirmations, **about},
-        journal.rows,
-        versions,
-        host=versions["gpus"],
-        folder=folder,
-    )
+    settings = {"trials": TRIALS, "confirmations": confirmations, **about}
+    return recorded.write("autotune_h200", WHAT, settings, journal.rows, versions, host=versions["gpus"], folder=folder)
+
+
+def join(records: t.Sequence[Row], folder: pathlib.Path) -> pathlib.Path:
+    """One record of a whole run and of runs --again upon it: their rows under `run`, what they share once."""
+    first = records[0]
+    if any(record["settings"]["kept"]["date"] != first["date"] for record in records[1:]):
+        raise SystemExit("--join takes a whole run's record, then those of runs --again upon that one")
+    rows = [{**row, **({} if row["phase"] in KEPT else {"run": 1})} for row in first["rows"]]
+    for number, record in enumerate(records[1:], start=2):
+        rows += [{**row, "run": number} for row in record["rows"] if row["phase"] not in KEPT]
+    runs = [{key: record[key] for key in ("date", "command", "settings", "versions")} for record in records]
+    settings = {"nvlink_kept": first["settings"]["nvlink_kept"], "runs": runs}
+    versions = records[-1]["versions"]
+    return recorded.write("autotune_h200", WHAT, settings, rows, versions, host=first["host"], folder=folder)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--build", type=pathlib.Path, required=True, help="directory of nccl-tests, built with MPI=1")
-    parser.add_argument("--journal", type=pathlib.Path, required=True, help="rows, taken up again where it exists")
+    parser.add_argument("--build", type=pathlib.Path, help="directory of nccl-tests, built with MPI=1")
+    parser.add_argument("--journal", type=pathlib.Path, help="rows, taken up again where it exists")
     parser.add_argument("--output", type=pathlib.Path, default=recorded.RESULTS, help="directory of the record")
     parser.add_argument("--seconds", type=float, default=560.0, help="when to stop, and wait for the same command")
     parser.add_argument("--seed", type=int, default=0)
@@ -263,7 +293,13 @@ def main() -> None:
     parser.add_argument(
         "--again", type=pathlib.Path, metavar="RECORD", help="take the grid and NVLink from this record"
     )
+    parser.add_argument("--join", type=pathlib.Path, nargs="+", metavar="RECORD", help="make one record of these runs")
     options = parser.parse_args()
+    if options.join:
+        print(join([json.loads(path.read_text()) for path in options.join], options.output))
+        return
+    if not (options.build and options.journal):
+        parser.error("--build and --journal are needed to measure")
     journal = Journal(options.journal, time.monotonic() + options.seconds)
     if options.again:
         journal.take_over(json.loads(options.again.read_text()))

@@ -18,6 +18,8 @@ import recorded
 
 pytest.importorskip("numpy")
 
+CONFIRMATIONS = 3
+
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
@@ -52,19 +54,44 @@ def test_a_run_that_was_stopped_goes_on_and_gives_a_whole_record(
     with monkeypatch.context() as patched:
         patched.setattr(benchmark.time, "monotonic", lambda: next(clock) * 1.0)
         with pytest.raises(benchmark.OutOfTimeError):
-            benchmark.measure_all(tmp_path, benchmark.Journal(path, 40.0), 0)
+            benchmark.measure_all(tmp_path, benchmark.Journal(path, 40.0), 0, CONFIRMATIONS)
     before = len(launches)
     assert 20 < before < 40
     journal = benchmark.Journal(path, math.inf)
-    benchmark.measure_all(tmp_path, journal, 0)
+    benchmark.measure_all(tmp_path, journal, 0, CONFIRMATIONS)
     assert len(launches) == len(journal.rows), "nothing was measured twice"
-    record = json.loads(benchmark.write_record(journal, tmp_path).read_text())
+    record = json.loads(benchmark.write_record(journal, tmp_path, CONFIRMATIONS).read_text())
     assert recorded.differences("autotune_h200", record) == []
     figures = record["figures"]
     assert figures["grid_points"] == 30 and figures["trials"] == 6
     assert figures["fraction_of_grid_best"] > 0.7 and figures["busbw_ratio_64MiB"] > 2
-    assert len(record["rows"]) == 6 + 30 + 6 + 7 * benchmark.CONFIRMATIONS + 9 * 2 + 5 + 2 * benchmark.CONFIRMATIONS
-    benchmark.measure_all(tmp_path, benchmark.Journal(path, time.monotonic()), 0)
+    assert len(record["rows"]) == 6 + 30 + 6 + 7 * CONFIRMATIONS + 9 * 2 + 5 + 2 * CONFIRMATIONS
+    benchmark.measure_all(tmp_path, benchmark.Journal(path, time.monotonic()), 0, CONFIRMATIONS)
+
+
+def test_a_search_again_measures_no_grid_and_joined_runs_count_alike(
+    launches: list[dict[str, str]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = []
+    for name, more in (("first", ()), ("again", ("--again", f"{tmp_path}/first/autotune_h200.json"))):
+        (tmp_path / name).mkdir()
+        argv = ["--build", str(tmp_path), "--journal", f"{tmp_path}/{name}.jsonl", "--output", f"{tmp_path}/{name}"]
+        monkeypatch.setattr("sys.argv", ["autotune_h200.py", *argv, "--confirmations", str(CONFIRMATIONS), *more])
+        launches.clear()
+        benchmark.main()
+        records.append(tmp_path / name / "autotune_h200.json")
+    assert len(launches) == benchmark.WARM + 6 + 7 * CONFIRMATIONS
+    monkeypatch.setattr("sys.argv", ["x", "--output", str(tmp_path), "--join", *map(str, records)])
+    benchmark.main()
+    joined = json.loads((tmp_path / "autotune_h200.json").read_text())
+    each = [json.loads(path.read_text())["figures"] for path in records]
+    assert recorded.differences("autotune_h200", joined) == []
+    assert joined["figures"]["busbw_ratio_64MiB"] == pytest.approx(
+        sum(figures["busbw_ratio_64MiB"] for figures in each) / 2, abs=1e-4
+    )
+    assert [run["confirmed_busbw_gbs"] for run in joined["figures"]["runs"]] == [
+        figures["confirmed_busbw_gbs"] for figures in each
+    ]
 
 
 def test_the_chances_of_random_picks_add_up_and_are_valued_by_other_measurements() -> None:
