@@ -14,12 +14,13 @@ description:
   - Asks Optuna for settings, measures them with one launch on O(here) that stays open, and remembers every trial in a study on the controller.
   - At the end the best is measured against what is in force, the defaults and the guide's list, in turn.
   - A study that was killed or lost a node goes on with the same arguments. Two on the same nodes exclude each other.
-  - O(run_id), O(launcher), O(here), O(nodes), O(directory), O(command_prefix), O(mpirun), O(python), O(srun_mpi), O(user), O(trust),
-    O(control_networks), O(poll_s) and O(ttl_s) are those of M(gpufabric.cluster.nccl_tests).
+  - O(launcher), O(here), O(nodes) and O(srun_mpi) are those of M(gpufabric.cluster.nccl_tests).
 requirements:
   - optuna on the controller
 extends_documentation_fragment:
   - gpufabric.cluster._attributes
+  - gpufabric.cluster._launch
+  - gpufabric.cluster._launch.programs
 attributes:
   check_mode:
     support: full
@@ -32,10 +33,6 @@ attributes:
     details:
       - It measures.
 options:
-  run_id:
-    description: The name of the launch.
-    type: str
-    required: true
   plan:
     description: The result of M(gpufabric.cluster.nccl_tests_plan). Its first run is the one that is given other sizes and settings.
     type: dict
@@ -61,49 +58,14 @@ options:
     type: list
     elements: dict
     required: true
-  directory:
-    description: Where the C(*_perf) programs are.
-    type: path
-    default: ''
-  command_prefix:
-    description: What stands before each of them.
-    type: list
-    elements: str
-    default: []
-  mpirun:
-    description: Name or path of mpirun.
-    type: str
-    default: ''
-  python:
-    description: The interpreter with C(mpi4py).
-    type: path
-    default: /usr/bin/python3
   srun_mpi:
     description: Slurm's C(--mpi).
     type: str
     default: ''
-  user:
-    description: The user as which everything is started.
-    type: str
-    default: ''
-  trust:
-    description: Whose SSH trust is used.
-    type: str
-    choices: [run, site]
-    default: run
-  control_networks:
-    description: Networks in CIDR form for mpirun's own messages.
-    type: list
-    elements: str
-    default: []
   poll_s:
     description: Seconds between two looks at a launch.
     type: float
     default: 1
-  ttl_s:
-    description: How long the launcher's lease lasts without a renewal, in seconds.
-    type: int
-    default: 45
   settings:
     description: The variables of the role C(autotune) without their prefix.
     type: dict

@@ -14,10 +14,12 @@ description:
   - Measures every node alone, then disjoint pairs in rounds, then suspects with known-good partners, until it is known who is slow and
     how sure that is.
   - What is measured next depends on what was measured, so one launch on O(here) stays open and takes its runs step by step.
-  - O(run_id), O(launcher), O(here), O(nodes), O(left_out), O(problem), O(directory), O(command_prefix), O(mpirun), O(python), O(user),
-    O(trust), O(control_networks), O(poll_s) and O(ttl_s) are those of M(gpufabric.cluster.nccl_tests).
+  - O(launcher), O(here) and O(nodes) are those of M(gpufabric.cluster.nccl_tests).
 extends_documentation_fragment:
   - gpufabric.cluster._attributes
+  - gpufabric.cluster._launch
+  - gpufabric.cluster._launch.left_out
+  - gpufabric.cluster._launch.programs
 attributes:
   check_mode:
     support: full
@@ -30,10 +32,6 @@ attributes:
     details:
       - It measures.
 options:
-  run_id:
-    description: The name of the launch.
-    type: str
-    required: true
   backend:
     description: With what to measure.
     type: str
@@ -52,54 +50,6 @@ options:
     type: list
     elements: dict
     required: true
-  left_out:
-    description: Nodes that were left out before, and why; carried into the result.
-    type: list
-    elements: dict
-    default: []
-  problem:
-    description: Why nothing is to be measured; carried into the result, and then nothing is.
-    type: str
-    default: ''
-  directory:
-    description: Where the C(*_perf) programs are.
-    type: path
-    default: ''
-  command_prefix:
-    description: What stands before each of them.
-    type: list
-    elements: str
-    default: []
-  mpirun:
-    description: Name or path of mpirun.
-    type: str
-    default: ''
-  python:
-    description: The interpreter with C(mpi4py).
-    type: path
-    default: /usr/bin/python3
-  user:
-    description: The user as which everything is started.
-    type: str
-    default: ''
-  trust:
-    description: Whose SSH trust is used.
-    type: str
-    choices: [run, site]
-    default: run
-  control_networks:
-    description: Networks in CIDR form for mpirun's own messages.
-    type: list
-    elements: str
-    default: []
-  poll_s:
-    description: Seconds between two renewals of the lease.
-    type: float
-    default: 5
-  ttl_s:
-    description: How long the launcher's lease lasts without a renewal, in seconds.
-    type: int
-    default: 45
   collective:
     description: What is measured.
     type: str

@@ -19,6 +19,8 @@ description:
   - In check mode nothing is started, and the command lines are returned.
 extends_documentation_fragment:
   - gpufabric.cluster._attributes
+  - gpufabric.cluster._launch
+  - gpufabric.cluster._launch.left_out
 attributes:
   check_mode:
     support: full
@@ -29,10 +31,6 @@ attributes:
     details:
       - A measurement is made each time. Nothing of it stays on the nodes.
 options:
-  run_id:
-    description: The name of this launch, the same as for M(gpufabric.cluster.launch_trust).
-    type: str
-    required: true
   here:
     description: The launching node's name among O(nodes). Rank 0 is on it.
     type: str
@@ -93,37 +91,11 @@ options:
     description: What one node's NICs give together, in Gb/s, to tell how much of it is used. V(0) where it is not known.
     type: float
     default: 0
-  left_out:
-    description: Nodes that were left out before, and why; carried into the result.
-    type: list
-    elements: dict
-    default: []
-  problem:
-    description: Why nothing is to be run; carried into the result, and then nothing is run.
-    type: str
-    default: ''
-  user:
-    description: The user as which everything is started. Without it the one that Ansible connects as.
-    type: str
-    default: ''
-  trust:
-    description: V(run) uses the key of M(gpufabric.cluster.launch_trust), V(site) the nodes' own trust.
-    type: str
-    choices: [run, site]
-    default: run
   control_networks:
     description: Networks in CIDR form over which the ranks meet, and over which gloo sends.
     type: list
     elements: str
     default: []
-  poll_s:
-    description: Seconds between two renewals of the lease by the controller.
-    type: float
-    default: 5
-  ttl_s:
-    description: How long the launcher's lease lasts without a renewal, in seconds. The other nodes' leases last 15 s longer.
-    type: int
-    default: 45
 """
 
 EXAMPLES = r"""

@@ -20,6 +20,9 @@ description:
   - In check mode nothing is started, and the command lines are returned.
 extends_documentation_fragment:
   - gpufabric.cluster._attributes
+  - gpufabric.cluster._launch
+  - gpufabric.cluster._launch.left_out
+  - gpufabric.cluster._launch.programs
 attributes:
   check_mode:
     support: full
@@ -30,10 +33,6 @@ attributes:
     details:
       - A measurement is made each time. Nothing of it stays on the nodes.
 options:
-  run_id:
-    description: The name of this launch, the same as for M(gpufabric.cluster.launch_trust).
-    type: str
-    required: true
   launcher:
     description:
       - V(mpirun) is Open MPI 4 or 5, HPC-X included; V(srun) is Slurm's; V(local) starts everything on this one machine.
@@ -196,58 +195,10 @@ options:
     description: Hand O(runs) to a launch that waits for more after so many finished runs, in place of starting one.
     type: int
     default: -1
-  left_out:
-    description: Nodes that were left out before, and why; carried into the result.
-    type: list
-    elements: dict
-    default: []
-  problem:
-    description: Why nothing is to be run; carried into the result, and then nothing is run.
-    type: str
-    default: ''
-  directory:
-    description: Where the C(*_perf) programs are.
-    type: path
-    default: ''
-  command_prefix:
-    description: What stands before each C(*_perf) program, for example a container's command.
-    type: list
-    elements: str
-    default: []
-  mpirun:
-    description: Name or path of mpirun. Without it the usual places are looked at.
-    type: str
-    default: ''
-  python:
-    description: The interpreter with C(mpi4py) for the V(mpi) backend.
-    type: path
-    default: /usr/bin/python3
   srun_mpi:
     description: Slurm's C(--mpi), such as V(pmix). Without it Slurm's own default.
     type: str
     default: ''
-  user:
-    description: The user as which everything is started. Without it the one that Ansible connects as.
-    type: str
-    default: ''
-  trust:
-    description: V(run) uses the key of M(gpufabric.cluster.launch_trust), V(site) the nodes' own trust.
-    type: str
-    choices: [run, site]
-    default: run
-  control_networks:
-    description: Networks in CIDR form for mpirun's own messages.
-    type: list
-    elements: str
-    default: []
-  poll_s:
-    description: Seconds between two renewals of the lease by the controller.
-    type: float
-    default: 5
-  ttl_s:
-    description: How long the launcher's lease lasts without a renewal, in seconds. The other nodes' leases last 15 s longer.
-    type: int
-    default: 45
 """
 
 EXAMPLES = r"""
