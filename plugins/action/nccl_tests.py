@@ -29,6 +29,21 @@ class Lost(Exception):
     """The launcher or its process is gone; the sentence says how."""
 
 
+def nothing_ran(problem: str, left_out: t.Sequence[t.Mapping[str, str]]) -> dict[str, t.Any]:
+    """The result of a launch that never was, with the sentence why: no reader may take its silence for a pass."""
+    return {
+        "changed": False,
+        "started": False,
+        "runs": [],
+        "planned": 0,
+        "problem": problem,
+        "nodes_used": [],
+        "nodes_left_out": list(left_out),
+        "lost": {},
+        "released": [],
+    }
+
+
 class ActionModule(ActionBase):
     _supports_check_mode = True
 
@@ -37,12 +52,15 @@ class ActionModule(ActionBase):
         before = list(self._task.args.get("left_out", []))
         why_not = self._task.args.get("problem", "")
         if why_not:
-            result.update(changed=False, started=False, runs=[], planned=0, problem=why_not, nodes_used=[], released=[])
-            result.update(nodes_left_out=before, lost={})
+            result.update(nothing_ran(why_not, before))
             return result
         parent = os.getppid()
         started = self._execute_module(task_vars=task_vars)
-        if started.get("failed") or not started.get("started"):
+        if started.get("failed"):
+            said = started.get("msg") or started.get("module_stderr") or "the module gave no result"
+            result.update(nothing_ran(f"{self._task.args.get('here', '')}: {' '.join(str(said).split())}", before))
+            return result
+        if not started.get("started"):
             result.update(started)
             result.update(nodes_left_out=before)
             return result

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing as t
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import nccl_tests_plan
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.launch_nodes import facts_of
 
-TRUST, TOOLS = "__launch_trust_observed", "__nccl_tests_tools"
+TRUST, TOOLS, BUILD = "__launch_trust_observed", "__nccl_tests_tools", "__nccl_tests_build"
 
 
 class ActionModule(ActionBase):
@@ -28,6 +29,10 @@ class ActionModule(ActionBase):
             }
         )
         launch, settings = arguments["launch"], arguments["settings"]
+        # Where no node can launch, the first one carries the sentence why into the run record.
+        result.update(changed=False, here=launch.get("launcher") or next(iter(task_vars["ansible_play_hosts"]), ""))
+        if "nodes" not in launch:
+            return {**result, **dataclasses.asdict(nccl_tests_plan.Plan(problem=_said(launch)))}
         variables = {node["name"]: task_vars["hostvars"].raw_get(node["name"]) for node in launch["nodes"]}
         unusable = why_unusable(launch, variables, (TOOLS, "mpirun"), settings["trust"], bool(self._task.check_mode))
         left_out = [*launch["left_out"], *({"node": name, "why": why} for name, why in unusable.items())]
@@ -35,29 +40,20 @@ class ActionModule(ActionBase):
         used = {node.name for node in means}
         machines = len({node["machine"] for node in launch["nodes"] if node["name"] in used})
         plan = nccl_tests_plan.plan(means, launch["launcher"], machines, settings, launch["control_networks"])
-        result.update(
-            changed=False,
-            backend=plan.backend,
-            launcher=plan.launcher,
-            here=launch["launcher"],
-            nodes=[
-                {key: node[key] for key in ("name", "address", "port", "networks")}
-                for node in launch["nodes"]
-                if node["name"] in plan.nodes
-            ],
-            runs=plan.runs,
-            python=plan.python,
-            mpirun=plan.mpirun,
-            left_out=left_out + plan.left_out,
-            problem=plan.problem,
-        )
-        return result
+        nodes = [
+            {key: node[key] for key in ("name", "address", "port", "networks")}
+            for node in launch["nodes"]
+            if node["name"] in plan.nodes
+        ]
+        return {**result, **dataclasses.asdict(plan), "nodes": nodes, "left_out": left_out + plan.left_out}
 
 
 def node_means(node: t.Mapping[str, t.Any], variables: t.Mapping[str, t.Any]) -> nccl_tests_plan.NodeMeans:
     """What *node* of a launch brings, from what was registered on it."""
     gpus = len(facts_of(variables).get("gpus", []))
-    return nccl_tests_plan.NodeMeans(node["name"], variables[TOOLS], gpus, node["networks"])
+    build = variables.get(BUILD, {})
+    not_built = "" if "programs" in build or build.get("skipped", not build) else _said(build)
+    return nccl_tests_plan.NodeMeans(node["name"], variables[TOOLS], gpus, node["networks"], not_built)
 
 
 def why_unusable(

@@ -60,6 +60,7 @@ class Toolchain:
 @dataclasses.dataclass(frozen=True)
 class Wanted:
     """source: URL or path of a git repository, an archive or a directory; version: the commit, tag or branch of a repository.
+    A directory that is a repository too is taken as it lies there where no version is given.
 
     sha256: of an archive; one that is downloaded must have it.
     """
@@ -182,6 +183,8 @@ class Builder:
             return self._pinned_digest() if "://" in source else self._digest_of_archive(self._fs.host_path(source))
         if "://" not in source and not self._is_repository():
             return self._digest_of_tree()
+        if not self._wanted.version:
+            raise BuildError(f"nccl_tests_version is empty, and {source} is a git repository: set it to a commit")
         return self._wanted.version
 
     def _pinned_digest(self) -> str:
@@ -211,8 +214,8 @@ class Builder:
     def _is_repository(self) -> bool:
         return (
             "://" in self._wanted.source
-            or self._fs.exists(f"{self._wanted.source}/.git")
             or self._wanted.source.endswith(".git")
+            or (bool(self._wanted.version) and self._fs.exists(f"{self._wanted.source}/.git"))
         )
 
     def _digest_of_tree(self) -> str:
@@ -252,10 +255,11 @@ class Builder:
             )
             if not done.ok or not os.path.exists(os.path.join(made, "all_reduce_perf")):
                 raise BuildError(f"make failed: {_why(done)}")
+            _let_all_read(made)
+            os.chmod(self._fs.host_path(self._wanted.directory), 0o755)
             target = self._fs.host_path(self.programs)
             shutil.rmtree(target, ignore_errors=True)
             os.rename(made, target)
-            os.chmod(target, 0o755)
             text = json.dumps(identity, indent=1, sort_keys=True) + "\n"
             self._fs.write_atomic(f"{self._wanted.directory}/{STAMP}", text.encode())
         finally:
@@ -352,6 +356,15 @@ class Builder:
         if not os.path.lexists(os.path.join(home, "lib", wanted)):
             os.symlink(self._fs.host_path(libraries[0]), os.path.join(home, "lib", wanted))
         return home
+
+
+def _let_all_read(top: str) -> None:
+    """Whoever runs the programs is seldom who built them, and root's umask is 077 on hardened nodes."""
+    for folder, _unused, names in os.walk(top):
+        os.chmod(folder, 0o755)
+        for path in (os.path.join(folder, name) for name in names):
+            mode = os.stat(path).st_mode
+            os.chmod(path, (mode | 0o444 | (0o111 if mode & 0o100 else 0)) & 0o7777)
 
 
 def _why(done: Completed) -> str:

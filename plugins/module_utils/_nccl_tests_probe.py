@@ -19,6 +19,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs impor
 PROBE = "import importlib.util, sys; sys.exit(0 if importlib.util.find_spec('mpi4py') else 3)"
 #: every program that MPI was compiled into refers to this function
 MPI_SYMBOL = b"MPI_Init"
+ELF = b"\x7fELF"
 #: nccl-tests 2.17.4 and later carry their version in this line's format
 _VERSION = re.compile(rb"nccl-tests version (\d+\.\d+\.\d+)")
 
@@ -28,13 +29,14 @@ def observe(
 ) -> dict[str, t.Any]:
     """One node's means to run a benchmark.
 
-    mpirun: {path, version, major, problem}; python: an interpreter that has mpi4py, "" if none; programs: see
+    mpirun: {path, version, major, problem}; python: an interpreter that has mpi4py, "" if none; programs, in directory: see
     read_programs(); srun: whether Slurm's launcher is there; ports: the HCAs' ports, [{device, port, state, netdev,
     link_layer, driver, rate_gbps}].
     """
     return {
         "mpirun": _launch.find_mpirun(tools, mpirun).as_dict(),
         "python": next((python for python in pythons if python and _has_mpi4py(tools, python)), ""),
+        "directory": directory,
         "programs": read_programs(fs, tools, directory, prefix) if directory else {},
         "srun": tools.find("srun") is not None,
         "ports": read_ports(fs),
@@ -61,7 +63,7 @@ def read_program(fs: RootedFs, tools: Tools, path: str, prefix: t.Sequence[str] 
     """{path, mpi, version, letters, problem}, or None where there is no such file.
 
     mpi: built with MPI=1, so that several processes form one communicator; None where *prefix* (a container) hides the
-    file. letters: the options that it knows, read from its usage text, for which no GPU is needed.
+    file, or where it is a script around the program. letters: the options that it knows, read from its usage text, for which no GPU is needed.
     """
     if not prefix and not fs.is_file(path):
         return None
@@ -74,7 +76,7 @@ def read_program(fs: RootedFs, tools: Tools, path: str, prefix: t.Sequence[str] 
     usage = done.stdout + done.stderr
     return {
         "path": path,
-        "mpi": None if prefix else MPI_SYMBOL in content,
+        "mpi": MPI_SYMBOL in content if content.startswith(ELF) else None,
         "version": version.group(1).decode() if version else "",
         "letters": "".join(sorted(letters_of(usage))),
         "problem": "" if "USAGE" in usage else (done.problem or "it prints no usage text"),

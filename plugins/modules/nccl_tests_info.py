@@ -58,6 +58,10 @@ python:
   description: An interpreter with C(mpi4py), or empty.
   returned: success
   type: str
+directory:
+  description: Where RV(programs) were looked for.
+  returned: success
+  type: str
 programs:
   description: The nccl-tests programs, by collective.
   returned: success

@@ -43,6 +43,7 @@ def benchmark_part(
     part = BenchmarkPart()
     launcher = next((node for node, result in results.items() if result and "runs" in result), None)
     if launcher is None:
+        part.findings = [_no_answer(node, result) for node, result in results.items() if result and _failed(result)]
         return part
     result = cleaned(results[launcher] or {})
     runs = [{**run, **{key: withheld(run[key]) for key in TOLD_KEYS if key in run}} for run in result.pop("runs")]
@@ -58,3 +59,21 @@ def benchmark_part(
     if any(run["backend"] == "mpi" for run in runs):
         part.notes.append("GPUs were not measured: the nodes' network was, with MPI in the place of NCCL")
     return part
+
+
+def _failed(result: t.Mapping[str, t.Any]) -> bool:
+    return bool(result.get("failed") or result.get("unreachable") or result.get("msg") and not result.get("skipped"))
+
+
+def _no_answer(node: str, result: t.Mapping[str, t.Any]) -> Finding:
+    """A benchmark that was asked for and gave nothing is no pass, whatever else the run observed."""
+    said = " ".join(str(result.get("msg") or result.get("module_stderr") or "the task gave no result").split())
+    return Finding(
+        id="benchmark_not_run",
+        severity="error",
+        node=node,
+        subject="benchmark",
+        evidence=f"nothing was measured: {said}",
+        expected="a measurement from the launching node",
+        fix=f"ansible {node} -m ansible.builtin.ping -vvv, then run the playbook nccl_tests again",
+    )

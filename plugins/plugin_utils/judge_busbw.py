@@ -19,6 +19,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation impo
 )
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_nccl_log import judge_nccl_log
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.line_rates import LineRates, Nodes
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.merged_findings import merged
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_reader import RunUnreadable, read_run
 
 Verdict = dict[str, t.Any]
@@ -74,7 +75,7 @@ def judge_busbw(
     A verdict: stage, collective, rail, transport, nodes, size_bytes, busbw_gbs, expected_busbw_gbs,
     expected_from, line_rate_gbs, utilisation (busbw / line rate), margin, status, why.
     """
-    findings = [_left_out(entry) for entry in left_out]
+    findings = merged({entry["node"]: [_left_out(entry)] for entry in left_out}, of_all=False)
     if problem and not runs:
         findings.append(_not_measured(problem))
     baseline, problems = _baseline(str(settings.get("nccl_tests_baseline") or ""))
@@ -145,7 +146,7 @@ def _not_measured(problem: str) -> Finding:
         subject="benchmark",
         evidence=f"nothing was measured: {problem}",
         expected="a measurement over at least two nodes",
-        fix="add nodes to the inventory or repair those left out; without a benchmark: --skip-tags nccl_tests",
+        fix="correct what the reason says, or add nodes to the inventory; without a benchmark: --skip-tags nccl_tests",
     )
 
 

@@ -32,12 +32,39 @@ DEBUG_ENVIRONMENT = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH,
 
 @dataclasses.dataclass(frozen=True)
 class NodeMeans:
-    """What one node brings: tools as nccl_tests_info returns them, GPUs, and {network: interface}."""
+    """What one node brings: tools as nccl_tests_info returns them, GPUs, and {network: interface}.
+
+    not_built: why nccl-tests could not be built on it, "" where it was, or was not to be.
+    """
 
     name: str
     tools: Settings
     gpus: int
     networks: t.Mapping[str, str]
+    not_built: str = ""
+
+    def without_program(self, collectives: t.Sequence[str]) -> str:
+        """Why it cannot run one of *collectives*, "" where it can run all. An earlier build is not what was asked for."""
+        if self.not_built:
+            return f"nccl-tests could not be built on it: {self.not_built}"
+        for collective in collectives:
+            program = self.tools["programs"].get(collective)
+            if program is None:
+                return f"it has no {collective}_perf in {self.tools['directory']}"
+            if program["problem"]:
+                return f"its {program['path']} cannot be used: {program['problem']}"
+        return ""
+
+    def without_mpi(self, collectives: t.Sequence[str]) -> str:
+        """Why several nodes cannot run one of *collectives* together with it, "" where they can, or where nothing shows."""
+        for collective in collectives:
+            program = self.tools["programs"][collective]
+            if program["mpi"] is False:
+                return (
+                    f"its {program['path']} was built without MPI, so that every node would run a copy by itself:"
+                    " build it with MPI=1 (nccl_tests_build_mpi: true), or measure nodes alone (nccl_tests_stages: [node])"
+                )
+        return ""
 
     @property
     def rails(self) -> dict[str, str]:
@@ -105,7 +132,8 @@ def plan(
     if made.backend == "auto":
         made.backend = "nccl" if any(node.gpus for node in nodes) else "mpi"
     made.launcher = _launcher(settings["launcher"], machines, by_name.get(here))
-    _leave_out_the_unfit(made, by_name, here)
+    values = in_force(settings)
+    _leave_out_the_unfit(made, by_name, here, values)
     if here not in made.nodes:
         made.problem = made.problem or next(
             (e["why"] for e in made.left_out if e["node"] == here), "there is no launching node"
@@ -113,18 +141,25 @@ def plan(
         return made
     made.python = by_name[here].tools["python"] or made.python
     made.mpirun = by_name[here].tools["mpirun"]["path"]
-    values = in_force(settings)
     usable = [by_name[name] for name in made.nodes]
-    once = (
-        _mpi_runs(usable, values, settings, control) if made.backend == "mpi" else _nccl_runs(usable, values, settings)
-    )
+    if made.backend == "mpi":
+        once = _mpi_runs(usable, values, settings, control)
+    else:
+        together = [node for node in usable if not node.without_mpi(values["collectives"])]
+        once = _nccl_runs(usable, together, values, settings)
+        if len(usable) > 1 and {"cluster", "rail"} & set(values["stages"]):
+            apart = [node for node in usable if node not in together]
+            made.left_out += [{"node": n.name, "why": n.without_mpi(values["collectives"])} for n in apart]
     # All of it again and again, rather than each run several times: what drifts slowly must not look like a difference.
     made.runs = once * int(values["repeats"])
     if not made.runs:
         made.problem = (
             f"a benchmark of the network needs two nodes, and only {made.nodes[0]} can take part"
             if len(made.nodes) < 2
-            else ("the stages and collectives that were chosen make no run on these nodes")
+            else next(
+                (entry["why"] for entry in made.left_out if entry["node"] in made.nodes),
+                "the stages and collectives that were chosen make no run on these nodes",
+            )
         )
     return made
 
@@ -135,11 +170,11 @@ def _launcher(wanted: str, machines: int, here: NodeMeans | None) -> str:
     return "mpirun" if machines > 1 or here is None or not here.tools["mpirun"]["problem"] else "local"
 
 
-def _leave_out_the_unfit(made: Plan, by_name: t.Mapping[str, NodeMeans], here: str) -> None:
+def _leave_out_the_unfit(made: Plan, by_name: t.Mapping[str, NodeMeans], here: str, values: Settings) -> None:
     """Nodes that cannot take part in a launch from *here*."""
     launching = by_name.get(here)
     for node in list(by_name.values()):
-        why = _unfit(made, node, launching)
+        why = _unfit(made, node, launching) or (_without_programs(node, values) if made.backend == "nccl" else "")
         if why:
             made.leave_out(node.name, why)
 
@@ -156,6 +191,12 @@ def _unfit(made: Plan, node: NodeMeans, launching: NodeMeans | None) -> str:
     if made.backend == "nccl" and not node.gpus:
         return "it has no GPU"
     return ""
+
+
+def _without_programs(node: NodeMeans, values: Settings) -> str:
+    """A program without MPI is good enough for a node alone, so it only counts where no stage is about nodes alone."""
+    missing = node.without_program(values["collectives"])
+    return missing or ("" if "node" in values["stages"] else node.without_mpi(values["collectives"]))
 
 
 def _common_rails(nodes: t.Sequence[NodeMeans]) -> list[str]:
@@ -256,11 +297,17 @@ def _same_rail(networks: t.Sequence[str], nodes: t.Sequence[NodeMeans]) -> dict[
     return {"FI_VERBS_DEVICE_NAME": devices.pop()} if len(devices) == 1 else {}
 
 
-def _nccl_runs(nodes: t.Sequence[NodeMeans], values: Settings, settings: Settings) -> list[dict[str, t.Any]]:
-    """Every collective: on each node alone, then over the cluster, then over the cluster once per rail."""
+def _nccl_runs(
+    nodes: t.Sequence[NodeMeans], together: t.Sequence[NodeMeans], values: Settings, settings: Settings
+) -> list[dict[str, t.Any]]:
+    """Every collective: on each node alone, then over the cluster, then over the cluster once per rail.
+
+    together: those of *nodes* that can form a cluster.
+    """
     gpus = min(node.gpus for node in nodes)
     per_node = min(int(values["gpus_per_node"]) or gpus, gpus)
     environment = {**DEBUG_ENVIRONMENT, **settings.get("environment", {})}
+    cluster = {} if len(together) == len(nodes) else {"nodes": [node.name for node in together]}
     runs = []
     for stage in values["stages"]:
         if stage == "node" and per_node > 1:
@@ -269,9 +316,9 @@ def _nccl_runs(nodes: t.Sequence[NodeMeans], values: Settings, settings: Setting
                 runs.append(
                     {**base, "alone": True, "gpus_per_rank": per_node, "environment": environment, "claim": "P2P"}
                 )
-        elif stage == "cluster" and len(nodes) > 1:
+        elif stage == "cluster" and len(together) > 1:
             for collective in values["collectives"]:
-                base = _base(collective, "cluster", "nccl", values)
+                base = {**_base(collective, "cluster", "nccl", values), **cluster}
                 runs.append(
                     {
                         **base,
@@ -280,9 +327,9 @@ def _nccl_runs(nodes: t.Sequence[NodeMeans], values: Settings, settings: Setting
                         "claim": settings["expected_network"],
                     }
                 )
-        elif stage == "rail" and len(nodes) > 1:
-            for device in _common_devices(nodes):
-                base = _base(values["collectives"][0], "rail", "nccl", values)
+        elif stage == "rail" and len(together) > 1:
+            for device in _common_devices(together):
+                base = {**_base(values["collectives"][0], "rail", "nccl", values), **cluster}
                 one = {**environment, "NCCL_IB_HCA": f"={device}"}
                 runs.append(
                     {

@@ -175,7 +175,7 @@ def test_bad_input_is_one_sentence_and_starts_nothing(
 
 def test_the_agent_answers_over_a_pipe(lease: Lease) -> None:
     """As over ssh: requests and answers are lines; the connection's end gives the lease back."""
-    lease.arm(Account.behind(), _node_tool.build, 60, 600)
+    lease.arm(Account.behind(), _node_tool.build, 600, 3600)
     agent = subprocess.Popen(
         [sys.executable, lease.tool, "agent", lease.run_id], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -186,10 +186,10 @@ def test_the_agent_answers_over_a_pipe(lease: Lease) -> None:
         return dict(json.loads(agent.stdout.readline()))  # type: ignore[union-attr]
 
     assert json.loads(agent.stdout.readline())["hello"] == os.uname().nodename
-    assert ask(1, "renew", ttl_s=30) == {"id": 1, "renewed": True}
-    assert pathlib.Path(lease.alive).read_text() == "30\n"
+    assert ask(1, "renew", ttl_s=600) == {"id": 1, "renewed": True}
+    assert pathlib.Path(lease.alive).read_text() == "600\n"
     assert ask(2, "mark") == {"id": 2}
-    assert 0 <= ask(3, "delta")["delta"]["seconds"] < 30
+    assert 0 <= ask(3, "delta")["delta"]["seconds"] < 600
     assert "error" in ask(4, "nonsense")
     answer = ask(5, "exec", argv=["sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=10)
     assert (answer["rc"], answer["stdout"], answer["stderr"]) == (3, "out\n", "err\n")

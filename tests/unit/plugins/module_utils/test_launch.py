@@ -179,7 +179,17 @@ def test_programs_are_known_by_their_own_words() -> None:
     fs = RootedFs("/")
     (program,) = read_programs(fs, Tools(fs), str(directory)).values()
     assert program["letters"] == "JTbcefghntw" and program["problem"] == ""
-    assert program["mpi"] is False, "a script that stands for the program has no MPI in it"
+    assert program["mpi"] is None, "a script around the program does not show what that was built with"
+
+
+@pytest.mark.parametrize(("more", "mpi"), [(b"", False), (b"\0MPI_Init\0", True)])
+def test_a_program_shows_whether_it_was_built_with_mpi(tmp_path: pathlib.Path, more: bytes, mpi: bool) -> None:
+    path = tmp_path / "all_reduce_perf"
+    path.write_bytes(pathlib.Path("/bin/true").read_bytes() + more)
+    path.chmod(0o755)
+    fs = RootedFs("/")
+    (program,) = read_programs(fs, Tools(fs), str(tmp_path)).values()
+    assert program["mpi"] is mpi and program["problem"] == "it prints no usage text"
 
 
 # ---- the ssh client's files

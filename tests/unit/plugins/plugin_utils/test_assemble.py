@@ -98,3 +98,37 @@ def test_an_error_beats_everything_and_the_worst_comes_first() -> None:
     findings = [Finding("a", "notice", "n1", "s", "e"), Finding("b", "error", "n2", "mlx5_1 port 1", "Down")]
     assert decide(findings, judged=True).text == "FAIL: n2 mlx5_1 port 1: Down"
     assert decide(findings[:1], judged=True).status == "pass"
+
+
+NOTHING = {
+    "started": False,
+    "runs": [],
+    "planned": 0,
+    "problem": "n1: no program",
+    "nodes_used": [],
+    "nodes_left_out": [],
+    "lost": {},
+    "released": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("registered", "said"),
+    [
+        ({"msg": "The module failed to execute", "failed_when_result": False}, "The module failed to execute"),
+        ({"unreachable": True, "msg": "Failed to connect to the host via ssh"}, "Failed to connect"),
+        (NOTHING, "n1: no program"),
+    ],
+)
+def test_a_benchmark_that_gave_nothing_is_no_pass(registered: dict[str, t.Any], said: str) -> None:
+    nodes = {"n1": node("n1"), "n2": node("n2")}
+    record = run({"node": nodes, "benchmark": {"n1": registered, "n2": {"skipped": True}}})
+    assert record["verdict"]["status"] == "fail"
+    (finding,) = [f for f in record["findings"] if f["part"] == "benchmark"]
+    assert finding["id"] == "benchmark_not_run" and said in finding["evidence"]
+
+
+def test_a_benchmark_that_was_not_asked_for_is_none() -> None:
+    nodes = {"n1": node("n1"), "n2": node("n2")}
+    skipped = {"n1": {"skipped": True, "msg": "Conditional result was False"}, "n2": {"skipped": True}}
+    assert run({"node": nodes, "benchmark": skipped})["findings"] == []

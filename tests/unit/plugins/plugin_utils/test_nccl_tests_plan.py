@@ -139,16 +139,21 @@ PORTS = [
 RAILS = {"192.0.2.0/24": "ctl0", "203.0.113.0/25": "eth1", "203.0.113.128/25": "eth2"}
 
 
-def means(name: str, gpus: int = 0, **tools: t.Any) -> NodeMeans:
+PROGRAM = {"path": "/opt/x_perf", "mpi": True, "version": "", "letters": "", "problem": ""}
+PROGRAMS = {name: PROGRAM for name in ("all_reduce", "all_gather", "reduce_scatter", "alltoall")}
+
+
+def means(name: str, gpus: int = 0, not_built: str = "", **tools: t.Any) -> NodeMeans:
     has = {
         "mpirun": {"path": "mpirun", "version": "4.1.4", "major": 4, "problem": ""},
         "python": "/usr/bin/python3",
-        "programs": {},
+        "directory": "/opt",
+        "programs": PROGRAMS,
         "srun": False,
         "ports": PORTS,
         **tools,
     }
-    return NodeMeans(name, has, gpus, RAILS)
+    return NodeMeans(name, has, gpus, RAILS, not_built)
 
 
 def settings(**more: t.Any) -> dict[str, t.Any]:
@@ -267,3 +272,39 @@ def test_one_machine_without_mpirun_runs_by_itself() -> None:
     assert plan.launcher == "local"
     assert [run["stage"] for run in plan.runs] == ["node"] * 4
     assert plan.problem == "", "a node alone is a whole measurement of what a node alone can show"
+
+
+ALONE = {name: {**PROGRAM, "mpi": False} for name in PROGRAMS}
+BROKEN = {**PROGRAMS, "alltoall": {**PROGRAM, "problem": "libnccl.so.2: cannot open shared object file"}}
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        (means("n2", 8, programs={}), "it has no all_reduce_perf in /opt"),
+        (means("n2", 8, not_built="make failed: no space"), "nccl-tests could not be built on it: make failed: no space"),
+        (means("n2", 8, programs=BROKEN), "its /opt/x_perf cannot be used: libnccl.so.2: cannot open shared object file"),
+    ],
+)  # fmt: skip
+def test_a_node_without_what_was_asked_for_is_named_with_the_reason(second: NodeMeans, why: str) -> None:
+    plan = planned([means("n1", 8), second, means("n3", 8)])
+    assert plan.nodes == ["n1", "n3"] and plan.left_out == [{"node": "n2", "why": why}]
+
+
+def test_a_program_without_mpi_is_seen_before_several_nodes_run_it() -> None:
+    plan = planned([means("n1", 8), means("n2", 8, programs=ALONE), means("n3", 8)], collectives=["all_reduce"])
+    assert [(run["stage"], run.get("nodes")) for run in plan.runs] == [("node", None), ("cluster", ["n1", "n3"])]
+    (entry,) = plan.left_out
+    assert entry["node"] == "n2" and "built without MPI" in entry["why"] and "nccl_tests_build_mpi" in entry["why"]
+    assert plan.nodes == ["n1", "n2", "n3"], "alone it can still be measured"
+    plan = planned([means("n1", 8), means("n2", 8, programs=ALONE), means("n3", 8)], stages=["cluster"])
+    assert plan.nodes == ["n1", "n3"] and [entry["node"] for entry in plan.left_out] == ["n2"]
+
+
+def test_programs_without_mpi_alone_are_no_cluster() -> None:
+    plan = planned([means("n1", 8, programs=ALONE), means("n2", 8, programs=ALONE)], stages=["cluster", "rail"])
+    assert plan.runs == [] and "built without MPI" in plan.problem
+    plan = planned([means("n1", 1, programs=ALONE), means("n2", 1, programs=ALONE)])
+    assert plan.runs == [] and "built without MPI" in plan.problem, "one GPU a node leaves nothing to measure alone"
+    plan = planned([means("n1", 8, programs=ALONE), means("n2", 8, programs=ALONE)], stages=["node"])
+    assert not plan.left_out and plan.problem == "" and len(plan.runs) == 4
