@@ -86,7 +86,7 @@ def untouched(cluster: Cluster) -> dict[str, list[str]]:
 
 
 def snapshots(cluster: Cluster) -> dict[str, list[str]]:
-    return {node: cluster.run(node, SNAPSHOT, timeout_s=180).stdout.splitlines() for node in NODES}
+    return {node: cluster.run(node, SNAPSHOT, timeout_s=180).output.splitlines() for node in NODES}
 
 
 def command(cluster: Cluster, results: pathlib.Path, playbook: str, *arguments: str) -> list[str]:
