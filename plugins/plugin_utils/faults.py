@@ -18,8 +18,16 @@ import re
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.fault_words import (
+    expanded,
+    helped,
+    names_a_symptom,
+    spoken,
+    words_of,
+    wrapped,
+)
 
-_DATA = pathlib.Path(__file__).parent / "data" / "faults.json"
+DATA = pathlib.Path(__file__).parent / "data" / "faults.json"
 
 # A signature in the line that failed first counts more than one somewhere else; one that only matches pages later, not less.
 _IN_FIRST_FAILURE = 12
@@ -27,8 +35,14 @@ _IN_WARNING = 4
 # Of the weight, where only a hint was found: the component complains, in words that nobody has explained yet.
 _OF_A_HINT = 0.5
 _ONLY_A_HINT = "the component complains, in words that name no cause"
-COMPLAINS = r"[^\n]{0,200}?(?:[Ee]rror|ERROR(?!_)|(?<!=)WARN|[Ff]ail|FAIL|[Tt]imed? ?out|refused|denied|[Cc]annot|[Uu]nable)"  # <complains> of a hint
+# What made it go away says more of a cause than most lines.
+_CURED = 16
 _WORTH_SAYING = 15
+# Where fewer causes than this are shown, those are named too that the text speaks of, and those that look like the ones shown.
+_ENOUGH = 4
+_GUESS = 10
+_OF_A_LOOK_ALIKE = 12
+_OF_A_WORD = 5
 _MOST_FINDINGS = 20
 _MOST_TEXT = 2_000_000  # characters of a context's text that are read: its beginning and its end
 _SHORT_TEXT = 20_000  # up to here every line is looked at
@@ -36,11 +50,15 @@ _ALIKE_LINES = 3  # of a longer text's lines that differ only in their numbers, 
 _MOST_THINNED = 200_000
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _EVIDENCE_LENGTH = 300
+_QUOTED = 80
+_SEVERITIES = ("notice", "warning", "error")
+_AT_MOST = {"hint": "warning", "guess": "notice"}  # where it is shown by no more than that
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One cause. ``signatures``: any of them shows it; ``hints``: any of them makes it worth a look; ``requires``: all of them must occur
+    """One cause. ``signatures``: any of them shows it; ``cures``: so does any of these settings, where the text says that it helped;
+    ``hints``: any of them makes it worth a look; ``topics``: words by which people speak of it; ``requires``: all of them must occur
     too; ``base``: its weight, about the chance in a hundred that it is the cause when nothing but the signature is known; ``evidence``:
     what moves the weight, and why.
     """
@@ -50,7 +68,9 @@ class Fault:
     title: str
     severity: str
     signatures: tuple[re.Pattern[str], ...]
+    cures: tuple[re.Pattern[str], ...]
     hints: tuple[re.Pattern[str], ...]
+    topics: tuple[re.Pattern[str], ...]
     requires: tuple[re.Pattern[str], ...]
     base: int
     evidence: tuple[t.Mapping[str, t.Any], ...]
@@ -65,17 +85,20 @@ class Fault:
 @functools.lru_cache(maxsize=1)
 def catalogue() -> tuple[Fault, ...]:
     """Every fault known, in the order of the data file."""
-    entries = json.loads(_DATA.read_text(encoding="utf-8"))["faults"]
+    entries = json.loads(DATA.read_text(encoding="utf-8"))["faults"]
     return tuple(
         Fault(
             **{
                 **entry,
-                "signatures": tuple(re.compile(each, re.MULTILINE) for each in entry["signatures"]),
-                "hints": tuple(
-                    re.compile(each.replace("<complains>", COMPLAINS), re.MULTILINE) for each in entry.get("hints", ())
+                "signatures": tuple(_compiled(wrapped(expanded(each))) for each in entry["signatures"]),
+                "cures": tuple(_compiled(each) for each in entry.get("cures", ())),
+                "hints": tuple(_compiled(expanded(each)) for each in entry.get("hints", ())),
+                "topics": tuple(re.compile(each, re.IGNORECASE) for each in entry.get("topics", ())),
+                "requires": tuple(_compiled(each) for each in entry["requires"]),
+                "evidence": tuple(
+                    {key: expanded(value) if key in ("seen", "unseen") else value for key, value in each.items()}
+                    for each in entry["evidence"]
                 ),
-                "requires": tuple(re.compile(each, re.MULTILINE) for each in entry["requires"]),
-                "evidence": tuple(entry["evidence"]),
                 "tell_apart": tuple(entry["tell_apart"]),
                 "sources": tuple(entry["sources"]),
             }
@@ -89,24 +112,29 @@ def explain_log(parsed: t.Mapping[str, t.Any], context: t.Mapping[str, t.Any] | 
 
     parsed: the answer of parse_nccl_log() or parse_nccl_log_stream(). context: what else is known, all optional: ``text``, the log
     itself or any other output to look for signatures in (its first and last million characters); any further key is a fact by its name
-    and beats the parsed one (``{"transport": "IB"}``). Each finding: {id, title, area, severity, score, evidence (the line), host,
-    because (what moved it), cause, tell_apart: [{from, by}], fix, prevent, sources, confidence}. It raises on no log.
+    and beats the parsed one (``{"transport": "IB"}``). Each finding: {id, title, area, severity, score, shown_by, evidence (the line),
+    host, because (what moved it), cause, tell_apart: [{from, by}], fix, prevent, sources, confidence}. shown_by: ``signature``,
+    ``cure``, ``hint`` (a warning at most), or ``guess``: nothing in the text shows it, but the text speaks of it, or it looks like
+    what is shown (a notice at most; only where fewer than four causes are shown). It raises on no log.
     """
     context = context or {}
     text = _text(parsed, str(context.get("text") or ""))
     facts = {**parsed, **{key: value for key, value in context.items() if key != "text"}}
     first = _mapping(parsed.get("first_failure"))
     first_line = str(first.get("text") or "")
+    speech = spoken(text)
+    cures = helped(speech)
     findings = []
     for rank, fault in enumerate(catalogue()):
-        weighed = _weigh(fault, text, first_line, facts)
-        if weighed is None:
-            continue
-        score, evidence, because = weighed
-        if score < _WORTH_SAYING:
-            continue
-        findings.append((-score, rank, _finding(fault, score, evidence, because, first, parsed)))
+        weighed = _weigh(fault, text, cures, first_line, facts)
+        if weighed is not None and weighed.score >= _WORTH_SAYING:
+            findings.append((-weighed.score, rank, _finding(fault, weighed, first, parsed)))
     findings.sort(key=lambda each: each[:2])
+    shown = [finding for _score, _rank, finding in findings]
+    room = _ENOUGH - sum(finding["shown_by"] != "hint" for finding in shown)
+    if room > 0:
+        findings += _guesses(shown, speech, first, parsed)[:room]
+        findings.sort(key=lambda each: each[:2])
     return [finding for _score, _rank, finding in findings[:_MOST_FINDINGS]]
 
 
@@ -135,18 +163,32 @@ def add_findings(parsed: dict[str, t.Any], text: str) -> dict[str, t.Any]:
     return {**parsed, "findings": explain_log(parsed, {"text": text})}
 
 
-def _weigh(fault: Fault, text: str, first_line: str, facts: t.Mapping[str, t.Any]) -> tuple[int, str, list[str]] | None:
-    """(score, the line that shows it, what moved the score), or None where no signature is there."""
+class _Weighed(t.NamedTuple):
+    score: int
+    shown_by: str
+    evidence: str  # the line that shows it
+    because: list[str]  # what moved the score
+
+
+def _weigh(fault: Fault, text: str, cures: str, first_line: str, facts: t.Mapping[str, t.Any]) -> _Weighed | None:
+    """None where nothing in the text shows the fault. cures: the passages that say that something helped."""
     match = None
     score = fault.base
+    shown_by = "signature"
+    because = []
     if first_line:
         match = _first_match(fault.signatures, first_line)
         score += _IN_FIRST_FAILURE if match else 0
     if match is None:
         match = _first_match(fault.signatures, text)
-    because = []
+    cured = _first_match(fault.cures, cures) if cures else None
+    if cured is not None:
+        score += _CURED
+        because.append(f"it helped: {' '.join(cured.group().split())[:_QUOTED]}")
+        if match is None:
+            match, shown_by = cured, "cure"
     if match is None:
-        match = _first_match(fault.hints, text)
+        match, shown_by = _first_match(fault.hints, text), "hint"
         score = int(fault.base * _OF_A_HINT)
         because.append(_ONLY_A_HINT)
     if match is None or not all(required.search(text) for required in fault.requires):
@@ -159,7 +201,33 @@ def _weigh(fault: Fault, text: str, first_line: str, facts: t.Mapping[str, t.Any
             score += each["weight"]
             if each["because"]:
                 because.append(str(each["because"]))
-    return score, evidence, because
+    return _Weighed(score, shown_by, evidence, because)
+
+
+def _guesses(
+    shown: t.Sequence[t.Mapping[str, t.Any]], speech: str, first: t.Mapping[str, t.Any], parsed: t.Mapping[str, t.Any]
+) -> list[tuple[int, int, dict[str, t.Any]]]:
+    """What few or no shown causes leave open: faults that are mistaken for the shown ones, and those that the text speaks of."""
+    alike: dict[str, tuple[str, str]] = {}
+    for finding in shown[:2]:
+        if finding["severity"] == "error" and finding["shown_by"] == "signature":
+            for other in finding["tell_apart"]:
+                alike.setdefault(other["from"], (f"looks like: {finding['title']}", finding["evidence"]))
+    if not alike and not first and not names_a_symptom(speech):
+        return []
+    guesses = []
+    for rank, fault in enumerate(catalogue()):
+        if any(finding["id"] == fault.id for finding in shown):
+            continue
+        words = words_of(fault.topics, speech)
+        score = _GUESS + _OF_A_WORD * len(words) + (_OF_A_LOOK_ALIKE if fault.id in alike else 0)
+        if score < _WORTH_SAYING:
+            continue
+        because, evidence = alike.get(fault.id, ("", ""))
+        said = f"the text speaks of {', '.join(words)}" if words else ""
+        weighed = _Weighed(score, "guess", evidence, [each for each in (because, said) if each])
+        guesses.append((-score, rank, _finding(fault, weighed, first, parsed)))
+    return sorted(guesses, key=lambda each: each[:2])
 
 
 def _holds(condition: t.Mapping[str, t.Any], text: str, facts: t.Mapping[str, t.Any]) -> bool:
@@ -193,23 +261,20 @@ def _fact(facts: t.Mapping[str, t.Any], path: str) -> t.Any:
 
 
 def _finding(
-    fault: Fault,
-    score: int,
-    evidence: str,
-    because: list[str],
-    first: t.Mapping[str, t.Any],
-    parsed: t.Mapping[str, t.Any],
+    fault: Fault, weighed: _Weighed, first: t.Mapping[str, t.Any], parsed: t.Mapping[str, t.Any]
 ) -> dict[str, t.Any]:
+    evidence = weighed.evidence
     host = first.get("host") if evidence and evidence in str(first.get("text") or "") else _host_of(evidence, parsed)
     return {
         "id": fault.id,
         "title": fault.title,
         "area": fault.area,
-        "severity": "warning" if fault.severity == "error" and _ONLY_A_HINT in because else fault.severity,
-        "score": score,
+        "severity": min(fault.severity, _AT_MOST.get(weighed.shown_by, "error"), key=_SEVERITIES.index),
+        "score": weighed.score,
+        "shown_by": weighed.shown_by,
         "evidence": evidence,
         "host": host,
-        "because": because,
+        "because": weighed.because,
         "cause": fault.cause,
         "tell_apart": [dict(each) for each in fault.tell_apart],
         "fix": fault.fix,
@@ -278,6 +343,6 @@ def _line_of(match: re.Match[str]) -> str:
     return line
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.MULTILINE)

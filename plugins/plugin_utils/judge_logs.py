@@ -36,13 +36,14 @@ def _job(job: str, files: t.Sequence[Log]) -> list[Finding]:
     findings = [*_waiting(job, files), *_versions(job, files), *_environment(job, files)]
     if failed:
         return [*_causes(_first(failed), failed), *findings]
-    told = [file for file in files if file["causes"]]
+    told = [file for file in files if _shown(file)]
     if told:
-        best = max(told, key=lambda file: file["causes"][0]["score"])
-        return [*_causes(best, []), *findings]
+        return [*_causes(max(told, key=_score), []), *findings]
+    guessed = [file for file in files if file["causes"]]
+    guesses = _causes(max(guessed, key=_score), []) if guessed else []
     lines = sum(file["lines"] for file in files)
     known = [file["transport"] for file in files if file["transport"]]
-    return findings or [
+    clean = [
         Finding(
             id="log_clean",
             severity="notice",
@@ -54,6 +55,16 @@ def _job(job: str, files: t.Sequence[Log]) -> list[Finding]:
             fix="" if known else "run again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV,BOOTSTRAP",
         )
     ]
+    return [*(findings or clean), *guesses]
+
+
+def _shown(file: Log) -> bool:
+    """Whether anything in the log shows a cause; a guess is what the text around it only speaks of."""
+    return any(cause["shown_by"] != "guess" for cause in file["causes"])
+
+
+def _score(file: Log) -> int:
+    return int(file["causes"][0]["score"]) if file["causes"] else 0
 
 
 def _first(failed: t.Sequence[Log]) -> Log:
@@ -63,8 +74,7 @@ def _first(failed: t.Sequence[Log]) -> Log:
 
     def rank(file: Log) -> tuple[bool, str, int]:
         failure = file["first_failure"]
-        score = file["causes"][0]["score"] if file["causes"] else 0
-        return bool(failure["consequence"]), str(failure["time"]) if timed else "", -score
+        return bool(failure["consequence"]), str(failure["time"]) if timed else "", -_score(file)
 
     return min(failed, key=rank)
 
@@ -74,8 +84,9 @@ def _causes(file: Log, failed: t.Sequence[Log]) -> list[Finding]:
     place = f"{file['name']} line {failure['line']}" if failure else str(file["name"])
     others = [other["name"] for other in failed if other is not file]
     after = f"; {len(others)} more log(s) failed after it or with it: {listed(others)}" if others else ""
-    if failure and not file["causes"]:
-        return [
+    findings = []
+    if failure and not _shown(file):
+        findings.append(
             Finding(
                 id="log_failure",
                 severity="error",
@@ -86,9 +97,9 @@ def _causes(file: Log, failed: t.Sequence[Log]) -> list[Finding]:
                 cause="the fault catalogue has no cause for it",
                 fix="run again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ALL and look at the first rank that fails",
             )
-        ]
-    findings = []
-    for number, cause in enumerate(file["causes"][:SAID]):
+        )
+    # A guess is no cause of a failure that nothing explains: it stands after the failure itself.
+    for number, cause in enumerate(file["causes"][:SAID], start=len(findings)):
         worst = (
             cause["severity"]
             if failure

@@ -84,7 +84,19 @@ def _read(path: pathlib.Path) -> dict[str, t.Any]:
     causes = [
         {
             key: cause[key]
-            for key in ("id", "title", "severity", "score", "evidence", "host", "because", "cause", "fix", "tell_apart")
+            for key in (
+                "id",
+                "title",
+                "severity",
+                "score",
+                "shown_by",
+                "evidence",
+                "host",
+                "because",
+                "cause",
+                "fix",
+                "tell_apart",
+            )  # fmt: skip
         }
         for cause in explain_log(parsed, context)[:CAUSES]
     ]

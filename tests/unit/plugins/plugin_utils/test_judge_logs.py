@@ -46,6 +46,24 @@ def test_several_causes_of_one_message_are_all_listed(tmp_path: pathlib.Path) ->
     assert all(finding.cause.startswith("or: ") for finding in causes[1:])
 
 
+def test_a_guess_is_no_cause_of_a_failure_that_nothing_explains(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "job.log").write_text(HEALTHY + NO_MEMORY)
+    logs = read_logs(str(tmp_path))
+    for file in logs["files"]:
+        file["causes"] = [{**cause, "shown_by": "guess", "severity": "notice"} for cause in file["causes"]]
+    findings = judge_logs({"": {"logs": logs}}, {})
+    assert (findings[0].id, findings[0].severity, findings[0].node) == ("log_failure", "error", "gpu-1")
+    assert {finding.severity for finding in findings[1:]} == {"notice"}
+    assert "log_memlock" in [finding.id for finding in findings[1:]]
+
+
+def test_a_guess_beside_a_log_without_failure(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "job.log").write_text(HEALTHY + "The job crashed while it wrote to lustre\n")
+    findings = judged(tmp_path)
+    assert [finding.id for finding in findings][:2] == ["log_clean", "log_lustre_or_nfs_hang"]
+    assert {finding.severity for finding in findings} == {"notice"}
+
+
 def test_a_log_without_failure_says_its_network(tmp_path: pathlib.Path) -> None:
     (tmp_path / "job.log").write_text(HEALTHY)
     findings = judged(tmp_path)
