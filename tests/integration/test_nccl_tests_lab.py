@@ -90,8 +90,8 @@ def measured(cluster: Cluster, results: pathlib.Path, **variables: t.Any) -> dic
 
 
 def left(cluster: Cluster, node: str) -> str:
-    """Processes and leases of a run that are still on a node."""
-    text = "pgrep -af '[m]pirun|[o]rted|[p]rted|[s]run |[/]run/gpufabric'; ls -d /run/gpufabric/*/work 2>/dev/null"
+    """Processes and leases of a run that are still on a node. No pattern is a match of the shell that asks."""
+    text = "pgrep -af '[m]pirun|[o]rted|[p]rted|[s]run |[/]run/gpufabric'; ls -d /run/gpufabri[c]/*/work 2>/dev/null"
     return cluster.run(node, text, timeout_s=120).output.strip()
 
 
