@@ -37,6 +37,7 @@ _SYMPTOM = re.compile(
     rf"{WORDS['<hangs>']}|{WORDS['<slow>']}"
     r"|(?i:\bfail(?:s|ed|ure|ures|ing)?\b|\berrors?\b|\bcrash\w*|\bdies\b|\bdied\b|\baborts?\b|\baborted\b|\bkilled\b|\btime[ds]?[ -]?outs?\b"
     r"|\bexceptions?\b|\bcannot\b|\bcan'?t\b|\bunable\b|\bnot (?:work\w*|found|possible|start\w*|use\w*|recogni[sz]ed|detected)\b|\bdoes ?n[o']t\b"
+    r"|\bnot\b|\bno\b|\bnobody\b|\bnothing\b|\bnever\b|\bonly\b|\balthough\b|\binstead\b|\bdiffer\w*|\brefuses?\b|\bgone\b|\banymore\b|\bany more\b"
     r"|\bwrong\b|\bwhy\b|\bproblems?\b|\bissues?\b|\brefused\b|\bdenied\b|\bmissing\b|\bdown\b)"
 )
 # A blank between two words of a message; not one that is repeated or left out, and none of a class of characters.
