@@ -82,7 +82,10 @@ _INIT = re.compile(
     r"comm (0x[0-9a-f]+) rank (\d+) n[rR]anks (\d+)(?: cudaDev (-?\d+))?(?: nvmlDev -?\d+)?(?: busId ([0-9a-f]+))?"
     r"(?: commId (0x[0-9a-f]+))?(.*?)(?:- ?(Init|Destroy|Abort) (START|COMPLETE))?$"
 )
-_LAYOUT = re.compile(r"comm 0x[0-9a-f]+ rank \d+ nRanks (\d+) nNodes (\d+) localRanks (\d+) localRank \d+ MNNVL (\d+)")
+_OF_COMMUNICATOR = re.compile(r" comm 0x[0-9a-f]+ n[rR]anks \d+\s*$")  # RCCL says it behind each channel
+_LAYOUT = re.compile(
+    r"comm 0x[0-9a-f]+ rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d+) localRank \d+ MNNVL (\d+)"
+)
 _CHANNELS = re.compile(
     r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels, (\d+) p2p channels per peer"
 )
@@ -298,7 +301,8 @@ class NcclLog:
     def _communicator(self, line: Line) -> None:
         layout = _LAYOUT.search(line.message)
         if layout:
-            nranks, nodes, local, mnnvl = map(int, layout.groups())
+            rank, nranks, nodes, local, mnnvl = map(int, layout.groups())
+            self._rank(line, rank, nranks)
             if nranks >= self.layout.get("nranks", 0):
                 self.layout = {"nranks": nranks, "nnodes": nodes, "local_ranks": local, "mnnvl": mnnvl}
             return
@@ -307,10 +311,7 @@ class NcclLog:
             return
         comm, rank_text, nranks_text, _device, _bus, identity, _rest, what, when = match.groups()
         rank, nranks = int(rank_text), int(nranks_text)
-        for key in ((line.host, line.pid, line.device), (line.host, line.pid, None)):
-            known = self.ranks.get(key)
-            if (known is None and len(self.ranks) < MOST_NAMES) or (known is not None and nranks > known[1]):
-                self.ranks[key] = (rank, nranks)
+        self._rank(line, rank, nranks)
         if what not in (None, "Init"):
             return
         # Before 2.18 no line says which communicator it is: then all of one size are taken for one.
@@ -320,6 +321,13 @@ class NcclLog:
         communicator = self.communicators.get(identity)
         if communicator and len(communicator.started) < MOST_NAMES:
             (communicator.complete if when == "COMPLETE" else communicator.started).add(rank)
+
+    def _rank(self, line: Line, rank: int, nranks: int) -> None:
+        """A process is known by its rank in the largest communicator that it is in."""
+        for key in ((line.host, line.pid, line.device), (line.host, line.pid, None)):
+            known = self.ranks.get(key)
+            if (known is None and len(self.ranks) < MOST_NAMES) or (known is not None and nranks > known[1]):
+                self.ranks[key] = (rank, nranks)
 
     def _network(self, line: Line) -> None:
         message = line.message
@@ -376,6 +384,7 @@ class NcclLog:
         """Count a channel; the answer is its kind, such as P2P/CUMEM, SHM or NET/IB/GDRDMA."""
         if host is not None and len(self.hosts) < MOST_NAMES:
             self.hosts.setdefault(host)
+        how = _OF_COMMUNICATOR.sub("", how)
         match = _NET.search(how)
         if match and "COLLNET" not in how:
             net, device, rest = match.groups()
@@ -487,9 +496,22 @@ class NcclLog:
         differing = {name: sorted(values) for name, values in self.environment.items() if len(values) > 1}
         return in_force, differing
 
+    def _errno_text_of(self, first: t.Mapping[str, t.Any]) -> str | None:
+        """What another line of the same process says of the same failure: several lines tell of one, and not all name the error."""
+        return next(
+            (
+                each["errno_text"]
+                for each in self.failures
+                if each.get("errno_text") and all(each[key] == first.get(key) for key in ("name", "host", "pid"))
+            ),
+            None,
+        )
+
     def summary(self) -> dict[str, t.Any]:
         """The answer of parse_nccl_log(); see there for the keys."""
         first = self.first_failure() or {}
+        # A failure of another kind may come first, as an HCA's event does: the completion that follows still says how it failed.
+        completion = first if "status" in first else next((each for each in self.failures if "status" in each), first)
         in_force, differing = self._environment_in_force()
         # The library's own line names the CUDA that it was built for; an error message of PyTorch has the bare number.
         version = next((each for each in self.versions if "+" in each), next(iter(self.versions), None))
@@ -503,11 +525,11 @@ class NcclLog:
             "gdr": self._gdr(),
             "nccl_version": version,
             "failure": first.get("name"),
-            "status": first.get("status"),
-            "vendor_err": first.get("vendor_err"),
-            "direction": first.get("direction"),
+            "status": completion.get("status"),
+            "vendor_err": completion.get("vendor_err"),
+            "direction": completion.get("direction"),
             "interface": interface,
-            "errno_text": first.get("errno_text"),
+            "errno_text": first.get("errno_text") or self._errno_text_of(first),
             "plugin": self.plugin_path or self.plugin_file,
             "hcas": list(self.hcas),
             "versions": {

@@ -8,6 +8,8 @@ Prefixes: ncclDebugLog() of NCCL's src/debug.cc, 2.2 (no word "NCCL") to 2.32 (t
 
 from __future__ import annotations
 
+import html
+import json
 import re
 import typing as t
 
@@ -25,6 +27,12 @@ _BARE = re.compile(
 )
 
 
+# What collectors of logs (Docker, journald, cloud services) call the line that they wrap into JSON.
+_WRAPPED = re.compile(
+    r'"(?:log|line|msg|message|MESSAGE|text|textPayload|body|event|_raw)"\s{0,9}:\s{0,9}"((?:[^"\\]|\\.){1,8192})"'
+)
+
+
 class Line(t.NamedTuple):
     """One line: ``level`` is None where NCCL's prefix is missing (another program's line, or a poster cut it off)."""
 
@@ -39,7 +47,7 @@ class Line(t.NamedTuple):
 
 def read_line(raw: bytes) -> Line:
     text = raw[:8192].decode("utf-8", "replace").replace("\x00", "").rstrip("\r\n")
-    text = without_tags(text)
+    text = without_tags(_unwrapped(text))
     match = _PREFIX.search(text) if "[" in text or "NCCL" in text else None
     if match:
         device = match.group("device")
@@ -56,6 +64,18 @@ def read_line(raw: bytes) -> Line:
     if match:
         return Line(text, match.group("message"), match.group("level"))
     return Line(text, text.strip())
+
+
+def _unwrapped(text: str) -> str:
+    """The line within what carries it: JSON of a log collector, or HTML of a page that it was copied from."""
+    if text.lstrip().startswith("{"):
+        match = _WRAPPED.search(text)
+        if match:
+            try:
+                text = str(json.loads(f'"{match.group(1)}"')).rstrip("\r\n")
+            except ValueError:
+                text = match.group(1)
+    return html.unescape(text) if "&gt;" in text or "&lt;" in text else text
 
 
 # -- the fast way through a large log --------------------------------------------------------------------------------

@@ -223,6 +223,62 @@ def test_a_missing_libibverbs_is_the_failure_only_where_nothing_else_failed():
     assert parse_nccl_log(missing + other)["failure"] == "bootstrap"
 
 
+def test_a_completion_tells_how_it_failed_although_an_event_came_before_it():
+    log = parse_nccl_log(
+        "n2:1:7 [0] transport/net_ib.cc:101 NCCL WARN NET/IB : mlx5_0:1 Got async event : local access violation work queue error\n"
+        "n1:1:8 [0] transport/net_ib.cc:1909 NCCL WARN NET/IB : Got completion from peer 10.3.0.2<33057> with status=9 opcode=0 "
+        "len=0 vendor err 138 (Send)\n"
+    )
+    assert (log["failure"], log["first_failure"]["host"]) == ("ib_async", "n2")
+    assert (log["status"], log["vendor_err"], log["direction"]) == (9, 138, "Send")
+
+
+def test_several_lines_of_one_failure_share_the_error():
+    lines = (
+        "c1:77:140 [3] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-aB3 to 9637892 bytes\n"
+        "{}:77:140 [3] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
+    )
+    assert parse_nccl_log(lines.format("c1"))["errno_text"] == "No space left on device"
+    assert parse_nccl_log(lines.format("c2"))["errno_text"] is None
+
+
+def test_a_rank_is_known_by_the_line_of_its_layout():
+    log = parse_nccl_log(
+        "g7:31:40 [2] NCCL INFO comm 0x55 rank 10 nRanks 16 nNodes 2 localRanks 8 localRank 2 MNNVL 0\n"
+        "g7:31:55 [2] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n"
+    )
+    assert log["first_failure"]["rank"] == 10
+    assert log["layout"]["nranks"] == 16
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda line: json.dumps({"log": line + "\n", "stream": "stdout", "time": "2026-01-02T03:04:05Z"}),
+        lambda line: json.dumps({"ts": 1, "msg": f'{line} in "quotes"'}),
+        lambda line: line.replace(">", "&gt;").replace("<", "&lt;"),
+    ],
+    ids=["docker", "json", "html"],
+)
+def test_a_line_is_taken_out_of_what_carries_it(wrap):
+    lines = [
+        "g7:31:40 [2] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB bond0:10.0.0.7<0>",
+        "g7:31:40 [2] NCCL INFO Channel 00/0 : 10[2] -> 18[2] [send] via NET/IB/1/GDRDMA",
+        "g7:31:55 [2] transport/net_ib.cc:9 NCCL WARN NET/IB: Got completion from peer 10.0.0.8<41000> with status=12 opcode=0 len=0 vendor err 129 (Send)",
+    ]
+    log = parse_nccl_log("\n".join(map(wrap, lines)))
+    assert (log["hosts"], log["hcas"], log["transport"], log["gdr"]) == (["g7"], ["mlx5_0"], "IB", True)
+    assert (log["failure"], log["status"]) == ("ib_completion", 12)
+
+
+def test_channels_of_rccl_name_their_communicator():
+    log = parse_nccl_log(
+        "m1:9:13 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/1/GDRDMA comm 0x55aa nRanks 16\n"
+        "m1:9:13 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC comm 0x55aa nRanks 16\n"
+    )
+    assert log["transports"] == {"NET/IB/GDRDMA": 1, "P2P/IPC": 1}
+
+
 def test_gdr_in_one_direction_is_asymmetric_and_told_by_host():
     lines = (
         "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA\n"
