@@ -25,6 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCALE = ROOT / "tests/benchmarks/results/scale.json"
 PROFILES = ROOT / "plugins/plugin_utils/data/sysctl_profiles.json"
 
+BEGIN = "<!-- begin generated: "
 _BLOCK = re.compile(r"(<!-- begin generated: (\w+) -->\n).*?(<!-- end generated -->)", re.DOTALL)
 _MARKUP = re.compile(r"\b([A-Z])\(((?:[^()\\]|\\.|\([^()]*\))*)\)")
 
@@ -46,7 +47,7 @@ def main() -> int:
 def targets() -> list[pathlib.Path]:
     """Every file that holds generated parts."""
     candidates = [*sorted(ROOT.glob("roles/*/README.md")), *sorted(ROOT.glob("docs/**/*.md"))]
-    return [path for path in candidates if _BLOCK.search(path.read_text())]
+    return [path for path in candidates if BEGIN in path.read_text()]
 
 
 def generated(path: pathlib.Path) -> str:
@@ -55,7 +56,12 @@ def generated(path: pathlib.Path) -> str:
     def fill(match: re.Match[str]) -> str:
         return f"{match.group(1)}\n{_MAKERS[match.group(2)](path)}\n{match.group(3)}"
 
-    return _BLOCK.sub(fill, path.read_text())
+    text, parts = _BLOCK.subn(fill, path.read_text())
+    if parts != text.count(BEGIN):
+        raise SystemExit(
+            f"{path.relative_to(ROOT)}: a generated part has no line '<!-- end generated -->', so it is never made"
+        )
+    return text
 
 
 def variables(readme: pathlib.Path) -> str:

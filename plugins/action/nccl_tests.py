@@ -14,6 +14,7 @@ import typing as t
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result import shape_runs
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
 
 MODULE = "gpufabric.cluster.nccl_tests"
 
@@ -49,16 +50,23 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: t.Any = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
+        # Who judges runs in another play, and sees nothing of what this one says under `vars`.
+        reader = SettingsReader(self._loader, self._templar, (task_vars or {})["hostvars"], task_vars)
+        result["said"] = reader.said_in_the_play("nccl_tests")
         before = list(self._task.args.get("left_out", []))
         why_not = self._task.args.get("problem", "")
+        containers = self._task.args.get("containers", {})
         if why_not:
-            result.update(nothing_ran(why_not, before))
+            result.update(nothing_ran(why_not, before), containers=containers)
             return result
         parent = os.getppid()
         started = self._execute_module(task_vars=task_vars)
         if started.get("failed"):
             said = started.get("msg") or started.get("module_stderr") or "the module gave no result"
-            result.update(nothing_ran(f"{self._task.args.get('here', '')}: {' '.join(str(said).split())}", before))
+            result.update(
+                nothing_ran(f"{self._task.args.get('here', '')}: {' '.join(str(said).split())}", before),
+                containers=containers,
+            )
             return result
         if not started.get("started"):
             result.update(started)
@@ -84,6 +92,7 @@ class ActionModule(ActionBase):
             problem=problem and f"{launcher}: {problem}",
             nodes_used=[name for name in names if name in used],
             nodes_left_out=before + left_out,
+            containers=containers,
             lost=outcome.get("lost", {}),
             released=outcome.get("released", []),
         )

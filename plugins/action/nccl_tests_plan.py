@@ -45,7 +45,15 @@ class ActionModule(ActionBase):
             for node in launch["nodes"]
             if node["name"] in plan.nodes
         ]
-        return {**result, **dataclasses.asdict(plan), "nodes": nodes, "left_out": left_out + plan.left_out}
+        inside = {node.name: node.tools["container"] for node in means if node.tools.get("container")}
+        containers = inside if plan.backend == "nccl" else {}
+        return {
+            **result,
+            **dataclasses.asdict(plan),
+            "nodes": nodes,
+            "left_out": left_out + plan.left_out,
+            "containers": containers,
+        }
 
 
 def node_means(node: t.Mapping[str, t.Any], variables: t.Mapping[str, t.Any]) -> nccl_tests_plan.NodeMeans:

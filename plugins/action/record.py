@@ -38,7 +38,7 @@ class ActionModule(ActionBase):
             )
             return result
         check_mode = bool(self._task.check_mode)
-        reader = SettingsReader(self._loader, self._templar, hostvars)
+        reader = SettingsReader(self._loader, self._templar, hostvars, task_vars)
         record = assemble(
             inputs=inputs,
             results={

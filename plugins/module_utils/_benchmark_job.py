@@ -43,7 +43,8 @@ class Run:
 
     stage: node, cluster or rail; program: its path and leading arguments; options: its further arguments.
     environment: for the ranks; mca: parameters of Open MPI; nodes: names. alone: each node runs it by itself, all at the same
-    time. claim: the transport that the run is meant to use, which the proof is held against.
+    time. claim: the transport that the run is meant to use, which the proof is held against. srun_options: for a container of
+    Slurm's.
     """
 
     stage: str
@@ -61,11 +62,12 @@ class Run:
     claim: str = ""
     rail: str = ""
     networks: tuple[str, ...] = ()
+    srun_options: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(cls, data: t.Mapping[str, t.Any]) -> Run:
         known = {field.name: data[field.name] for field in dataclasses.fields(cls) if field.name in data}
-        for name in ("program", "options", "nodes", "networks"):
+        for name in ("program", "options", "nodes", "networks", "srun_options"):
             known[name] = tuple(str(item) for item in known.get(name, ()))
         for name in ("environment", "mca"):
             known[name] = {str(key): str(value) for key, value in known.get(name, {}).items()}
@@ -132,6 +134,13 @@ class Job:
         report = ("-J", self.report_path) if run.report else ()
         return (*run.program, *run.options, *report)
 
+    def alone(self, run: Run, name: str) -> tuple[str, ...]:
+        """What the node *name* starts by itself. A container of Slurm's is a job of its own there."""
+        if not run.srun_options:
+            return self.program(run)
+        node = self.node(name)
+        return ("srun", *run.srun_options, *_launch.on_one_node(node.slurm or node.name), *self.program(run))
+
     @property
     def report_path(self) -> str:
         return f"{self.work}/{REPORT}"
@@ -160,6 +169,7 @@ class Job:
             ssh=self.ssh,
             mca=run.mca,
             as_root=self.as_root,
+            srun_options=run.srun_options,
         )
 
     def torchruns(self, run: Run, nodes: t.Sequence[str], port: int) -> dict[str, tuple[list[str], dict[str, str]]]:
@@ -181,7 +191,9 @@ class Job:
         """The command line of *run*, as it is started and as it is shown. A training's is that of its first node."""
         if self.launcher == TORCHRUN:
             return next(iter(self.torchruns(run, nodes, 0).values()))[0]
-        if run.alone or (self.launcher == "local" and run.ranks_per_node * len(nodes) == 1):
+        if run.alone:
+            return list(self.alone(run, nodes[0]))
+        if self.launcher == "local" and run.ranks_per_node * len(nodes) == 1:
             return list(self.program(run))
         launch = self.launch(run, nodes)
         if self.launcher == "srun":

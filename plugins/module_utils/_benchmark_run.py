@@ -257,14 +257,20 @@ class BenchmarkRun:
     def _each_alone(self, run: Run, nodes: t.Sequence[str]) -> dict[str, t.Any]:
         """The same program on every node by itself, at the same time. ``alone``: {node: {rc, timed_out, seconds, stdout, stderr}}."""
         environment = self._job.environment(run)
-        argv = list(self._job.program(run))
-        number = self._peers.tell("exec", nodes, argv=argv, env=environment, timeout_s=run.timeout_s)
+        asked = {
+            node: self._peers.tell(
+                "exec", [node], argv=list(self._job.alone(run, node)), env=environment, timeout_s=run.timeout_s
+            )
+            for node in nodes
+        }
         deadline = time.monotonic() + run.timeout_s + ANSWER_S
         while time.monotonic() < deadline and not self._ended:
-            if all(node in self._peers.answered(number) or node in self._peers.lost for node in nodes):
+            if all(node in self._peers.answered(n) or node in self._peers.lost for node, n in asked.items()):
                 break
             self._tick(0.5)
-        answers = self._peers.collect(number)
+        answers: Answers = {}
+        for number in asked.values():
+            answers.update(self._peers.collect(number))
         if self._ended:
             self._peers.ask("stop", ANSWER_S, nodes)
         alone = {node: {key: value for key, value in answer.items() if key != "id"} for node, answer in answers.items()}

@@ -82,6 +82,7 @@ class Launch:
     environment: forwarded to each rank, by name and value. control_networks: in CIDR form, where the launcher's own
     messages go. session: a directory that exists on each node for the launcher's session files. ssh: the remote shell
     and its arguments, empty for the site's own. mca: further parameters of Open MPI. as_root: the launcher runs as root.
+    srun_options: further ones of srun, such as a container's image.
     """
 
     program: tuple[str, ...]
@@ -92,6 +93,7 @@ class Launch:
     ssh: tuple[str, ...] = ()
     mca: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
     as_root: bool = False
+    srun_options: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -174,4 +176,9 @@ def srun_argv(launch: Launch, job_name: str, time_limit_s: float, mpi_type: str 
     ]
     if mpi_type:
         argv.append(f"--mpi={mpi_type}")
-    return [*argv, *launch.program]
+    return [*argv, *launch.srun_options, *launch.program]
+
+
+def on_one_node(name: str) -> list[str]:
+    """srun's options for one process on the node that Slurm calls *name*."""
+    return ["--nodes=1", "--ntasks=1", f"--nodelist={name}"]

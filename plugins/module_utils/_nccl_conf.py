@@ -11,8 +11,6 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
-
 SYSTEM_FILE = "/etc/nccl.conf"
 USER_FILE = ".nccl.conf"
 
@@ -103,9 +101,9 @@ class Effective:
 
 
 def effective(
-    fs: RootedFs, environment: t.Mapping[str, str], home: str, version: Version = CURRENT
+    read_text: t.Callable[[str], str], environment: t.Mapping[str, str], home: str, version: Version = CURRENT
 ) -> dict[str, Effective]:
-    """{NCCL_*: value and source} of a process with this environment, whose user lives in *home*.
+    """{NCCL_*: value and source} of a process with this environment, whose user lives in *home*. read_text: of a path, or OSError.
 
     The environment comes first, then the file that NCCL_CONF_FILE names (which counts from 2.23 on, and only in the
     environment) or else ~/.nccl.conf, then /etc/nccl.conf.
@@ -113,7 +111,7 @@ def effective(
     result = {name: Effective(value, "environment") for name, value in environment.items() if is_nccl(name)}
     for path in files(environment, home, version):
         try:
-            text = fs.read_text(path)
+            text = read_text(path)
         except OSError:
             continue
         for name, value in variables(text, version).items():

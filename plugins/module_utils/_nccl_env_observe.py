@@ -116,7 +116,7 @@ def _ways(
             environment, problem = _rank_environment.mpirun(tools, user, session, request.timeout)
         else:
             environment, problem = _rank_environment.systemd(tools, request.timeout)
-        effective = {} if problem else _nccl_conf.effective(tools.fs, environment, user.home, version)
+        effective = {} if problem else _nccl_conf.effective(tools.fs.read_text, environment, user.home, version)
         found[way] = {
             "environment": _rank_environment.relevant(environment),
             "effective": {name: dataclasses.asdict(value) for name, value in sorted(effective.items())},

@@ -82,15 +82,17 @@ class Tools:
         timeout: float = 20.0,
         env: t.Mapping[str, str] | None = None,
         stdin: str = "",
+        account: Account | None = None,
     ) -> Completed:
         """Run *argv*, at most *timeout* seconds; then its whole process group is ended. Output so far is kept.
 
-        The environment is the caller's with LC_ALL=C, plus *env*. Never raises for what the program does.
+        The environment is the caller's with LC_ALL=C, plus *env*. With *account* it runs as that user, in that home. Never raises
+        for what the program does.
         """
         program = self.find(argv[0])
         if program is None:
             return Completed(tuple(argv), None, "", "", 0.0, missing=True)
-        environment = {**os.environ, "LC_ALL": "C", **(env or {})}
+        environment = {**os.environ, "LC_ALL": "C", **(account.environment if account else {}), **(env or {})}
         began = time.monotonic()
         try:
             process = subprocess.Popen(
@@ -100,6 +102,7 @@ class Tools:
                 stderr=subprocess.PIPE,
                 env=environment,
                 start_new_session=True,
+                **_as_user(account),
             )
         except OSError as error:
             return Completed(tuple(argv), 126, "", str(error), time.monotonic() - began)
@@ -139,18 +142,14 @@ class Tools:
         if program is None:
             raise FileNotFoundError(f"{argv[0]} is not installed")
         environment = {**os.environ, "LC_ALL": "C", **(account.environment if account else {}), **(env or {})}
-        switch = account is not None and os.geteuid() == 0 and account.uid != 0
         return subprocess.Popen(
             [program, *argv[1:]],
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             env=environment,
-            cwd=account.home if account and os.path.isdir(account.home) else "/",
             start_new_session=True,
-            user=account.uid if account and switch else None,
-            group=account.gid if account and switch else None,
-            extra_groups=account.groups if account and switch else None,
+            **{"cwd": "/", **_as_user(account)},
         )
 
 
@@ -183,6 +182,16 @@ class Account:
     def environment(self) -> dict[str, str]:
         """What login(1) would set for this user."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+
+def _as_user(account: Account | None) -> dict[str, t.Any]:
+    """What of Popen() makes a program run as *account*, in its home; only root can become another user."""
+    if account is None:
+        return {}
+    home = {"cwd": account.home if os.path.isdir(account.home) else "/"}
+    if os.geteuid() != 0 or account.uid == 0:
+        return home
+    return {**home, "user": account.uid, "group": account.gid, "extra_groups": account.groups}
 
 
 def end_group(process: subprocess.Popen[bytes], grace: float = GRACE_S) -> None:

@@ -185,6 +185,10 @@ options:
         type: list
         elements: str
         default: []
+  containers:
+    description: What O(command_prefix) leads to, by node, as M(gpufabric.cluster.nccl_tests_info) tells it; carried into the result.
+    type: dict
+    default: {}
   wait_for_more:
     description:
       - Keep the launcher waiting for further runs after O(runs), since what is measured next depends on what was measured.
@@ -252,6 +256,10 @@ nodes_left_out:
   returned: success
   type: list
   elements: dict
+containers:
+  description: O(containers).
+  returned: success
+  type: dict
 released:
   description: Nodes that have already given their lease back.
   returned: success
@@ -275,6 +283,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufabric.cluster.plugins.module_utils import (
     _benchmark_job,
     _launch,
+    _nccl_container,
     _nccl_tests_probe,
 )
 from ansible_collections.gpufabric.cluster.plugins.module_utils._benchmark_run import BATCH, start
@@ -300,7 +309,16 @@ def build_job(params: t.Mapping[str, t.Any], fs: RootedFs) -> _benchmark_job.Job
     if params["here"] not in names:
         raise ValueError(f"here: one of nodes is expected ({', '.join(names)}), not {params['here']!r}")
     mpi = _launch.find_mpirun(tools, params["mpirun"])
-    runs = [_run(run, params, names, lease, tools) for run in params["runs"]]
+    wanted = dict.fromkeys(run["collective"] for run in params["runs"] if run["backend"] == "nccl")
+    container, programs = (
+        _nccl_tests_probe.read_programs(fs, tools, params["directory"], params["command_prefix"], wanted, account)
+        if wanted
+        else (None, {})
+    )
+    if container and container.problem:
+        raise ValueError(f"command_prefix: {container.problem}")
+    reports = container is None or container.sees_work
+    runs = [_run(run, params, names, lease, programs, reports) for run in params["runs"]]
     needs_mpi = params["launcher"] == "mpirun" or any(not run.alone and run.ranks_per_node > 1 for run in runs)
     if needs_mpi and params["launcher"] != "srun" and mpi.problem:
         raise ValueError(mpi.problem)
@@ -325,9 +343,16 @@ def build_job(params: t.Mapping[str, t.Any], fs: RootedFs) -> _benchmark_job.Job
 
 
 def _run(
-    run: t.Mapping[str, t.Any], params: t.Mapping[str, t.Any], names: t.Sequence[str], lease: Lease, tools: Tools
+    run: t.Mapping[str, t.Any],
+    params: t.Mapping[str, t.Any],
+    names: t.Sequence[str],
+    lease: Lease,
+    programs: t.Mapping[str, t.Mapping[str, t.Any]],
+    reports: bool,
 ) -> _benchmark_job.Run:
+    """reports: whether a report that a program of nccl-tests writes would be seen here."""
     options = Options(**{name: run[name] for name in OPTION_NAMES})
+    srun_options: list[str] = []
     chosen = run["nodes"] or list(names)
     unknown = [name for name in chosen if name not in names]
     if unknown:
@@ -337,8 +362,16 @@ def _run(
         arguments = options.argv()
     else:
         path = f"{(params['directory'] or '').rstrip('/')}/{options.collective}_perf"
-        program = [*params["command_prefix"], path]
-        found = _nccl_tests_probe.read_program(tools.fs, tools, path, params["command_prefix"])
+        prefix = params["command_prefix"]
+        if _nccl_container.is_srun(prefix) and params["launcher"] != "srun":
+            raise ValueError(
+                f"command_prefix begins with {prefix[0]}, which starts ranks itself: that needs the launcher srun, not"
+                f" {params['launcher']}"
+            )
+        if _nccl_container.is_srun(prefix):
+            prefix, srun_options = [], prefix[1:]
+        found = programs.get(options.collective)
+        program = [*prefix, path]
         if found is None or found["problem"]:
             raise ValueError(f"{path}: {found['problem'] if found else 'there is no such program'}")
         arguments = options.argv(found["letters"])
@@ -347,7 +380,8 @@ def _run(
         options=tuple(arguments),
         nodes=tuple(chosen),
         networks=tuple(run["networks"]),
-        report=not run["alone"] and (run["backend"] == "mpi" or "J" in found["letters"]),
+        srun_options=tuple(srun_options),
+        report=not run["alone"] and (run["backend"] == "mpi" or (reports and "J" in found["letters"])),
         **{
             name: run[name]
             for name in ("stage", "collective", "backend", "ranks_per_node", "timeout_s", "alone", "claim", "rail")
@@ -419,6 +453,7 @@ def argument_spec() -> dict[str, t.Any]:
         "after": {"type": "int", "default": -1},
         "left_out": {"type": "list", "elements": "dict", "default": []},
         "problem": text,
+        "containers": {"type": "dict", "default": {}},
         "directory": {"type": "path", "default": ""},
         "command_prefix": {"type": "list", "elements": "str", "default": []},
         "mpirun": text,

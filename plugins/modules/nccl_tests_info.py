@@ -31,6 +31,10 @@ options:
     type: list
     elements: str
     default: []
+  user:
+    description: The user of the ranks, as whom a container is looked into. Without it the one that Ansible connects as.
+    type: str
+    default: ''
   python:
     description: The interpreter that has C(mpi4py). Without it C(/usr/bin/python3) and Ansible's own are tried.
     type: path
@@ -66,6 +70,10 @@ programs:
   description: The nccl-tests programs, by collective.
   returned: success
   type: dict
+container:
+  description: Where a command prefix leads to; the NCCL, configuration files and variables that count there. None without a prefix.
+  returned: success
+  type: dict
 srun:
   description: Whether Slurm's C(srun) is there.
   returned: success
@@ -79,7 +87,7 @@ ports:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufabric.cluster.plugins.module_utils import _nccl_tests_probe
-from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
+from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Account, Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 from ansible_collections.gpufabric.cluster.plugins.module_utils._run_lock import show_life
 
@@ -91,6 +99,7 @@ def main() -> None:
             "mpirun": {"type": "str", "default": ""},
             "directory": {"type": "path", "default": ""},
             "command_prefix": {"type": "list", "elements": "str", "default": []},
+            "user": {"type": "str", "default": ""},
             "python": {"type": "path", "default": ""},
         },
         supports_check_mode=True,
@@ -99,8 +108,12 @@ def main() -> None:
     given = module.params
     fs = RootedFs(given["root"])
     pythons = _nccl_tests_probe.pythons(given["python"])
+    try:
+        account = Account.behind(given["user"]) if given["command_prefix"] else None
+    except LookupError as error:
+        module.fail_json(msg=str(error))
     observed = _nccl_tests_probe.observe(
-        fs, Tools(fs), given["mpirun"], given["directory"], given["command_prefix"], pythons
+        fs, Tools(fs), given["mpirun"], given["directory"], given["command_prefix"], pythons, account
     )
     module.exit_json(changed=False, **observed)
 

@@ -65,6 +65,10 @@ def assemble(
     have = {node: {s.name for s in SECTIONS if results[s.name].get(node)} for node in asked}
     lost = lost_in_the_middle([node for node in asked if NODE.name in observed[node]], have, ran)
     part_of.update({finding: finding.subject for finding in lost})
+    said = next((r.get("said") or {} for r in results[BENCHMARK.name].values() if r and "runs" in r), {})
+    if said:
+        measured = {node: {**values, **said} for node, values in settings[BENCHMARK.name].items()}
+        settings = {**settings, BENCHMARK.name: measured}
     of_both = {node: {**settings[RDMA][node], **values} for node, values in settings[BENCHMARK.name].items()}
     part = benchmark_part(results[BENCHMARK.name], of_both, observed)
     part_of.update(dict.fromkeys(part.findings, BENCHMARK.name))

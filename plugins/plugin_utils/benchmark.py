@@ -11,6 +11,7 @@ import typing as t
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.module_utils._withheld import withheld
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_busbw import judge_busbw
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_containers import judge_containers, notes_of
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import cleaned
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.repeat_latency import add_repeat_latency
 
@@ -55,6 +56,9 @@ def benchmark_part(
     for number, run in enumerate(runs, start=1):
         name = f"{number:02d}-{run['stage']}-{run['collective']}"
         part.logs.update({f"{name}.{key}.txt": run.pop(key) for key in LOG_KEYS if run.get(key)})
+    containers = result.get("containers") or {}
+    part.findings += judge_containers(containers)
+    part.notes += notes_of(containers)
     part.benchmark = {"launcher": launcher, **result, "runs": runs}
     if any(run["backend"] == "mpi" for run in runs):
         part.notes.append("GPUs were not measured: the nodes' network was, with MPI in the place of NCCL")

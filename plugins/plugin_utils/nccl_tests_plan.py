@@ -47,10 +47,14 @@ class NodeMeans:
         """Why it cannot run one of *collectives*, "" where it can run all. An earlier build is not what was asked for."""
         if self.not_built:
             return f"nccl-tests could not be built on it: {self.not_built}"
+        container = self.tools.get("container") or {}
+        if container.get("problem"):
+            return f"{' '.join(container['prefix'])} cannot be started on it: {container['problem']}"
         for collective in collectives:
             program = self.tools["programs"].get(collective)
             if program is None:
-                return f"it has no {collective}_perf in {self.tools['directory']}"
+                where = " inside the container (nccl_tests_directory says where)" if container else ""
+                return f"it has no {collective}_perf in {self.tools['directory']}{where}"
             if program["problem"]:
                 return f"its {program['path']} cannot be used: {program['problem']}"
         return ""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import typing as t
@@ -44,6 +45,12 @@ class SettingsReader:
             self._known[key] = self._evaluate(role, defaults, node)
         return self._known[key]
 
+    def said_in_the_play(self, role: str) -> dict[str, t.Any]:
+        """{public variable: value} of *role* that a play, a role or a task says under `vars`, for the task's own node."""
+        said = self._said_in_the_play(role)
+        values = self.read(role, self._task_vars["inventory_hostname"]) if said else {}
+        return {name: values[name] for name in said if name in values}
+
     def _defaults_of(self, role: str) -> dict[str, t.Any]:
         if role not in self._defaults:
             load = self._loader.load_from_file
@@ -56,13 +63,26 @@ class SettingsReader:
         """{name: value} of the role's variables for which the task sees another value than its node and the role bring."""
         if role not in self._said:
             defaults = self._defaults_of(role)
-            own = self._hostvars.raw_get(self._task_vars["inventory_hostname"]) if self._task_vars else {}
+            own = self._own
             self._said[role] = {
                 name: self._task_vars[name]
                 for name in defaults
                 if name in self._task_vars and self._task_vars[name] != own.get(name, defaults[name])
             }
         return self._said[role]
+
+    @functools.cached_property
+    def _own(self) -> t.Mapping[str, t.Any]:
+        """Variables of the task's own node."""
+        own: t.Mapping[str, t.Any] = (
+            self._hostvars.raw_get(self._task_vars["inventory_hostname"]) if self._task_vars else {}
+        )
+        return own
+
+    @functools.cached_property
+    def _of_the_play(self) -> dict[str, t.Any]:
+        """Variables that are no node's: a value said in the play may be made of others that were said there."""
+        return {name: value for name, value in self._task_vars.items() if name not in self._own}
 
     def _signature(self, role: str, node: str) -> str:
         raw = {**self._hostvars.raw_get(node), **self._said_in_the_play(role)}
@@ -71,7 +91,12 @@ class SettingsReader:
         return f"{node} {text}" if "{{" in text else text
 
     def _evaluate(self, role: str, defaults: t.Mapping[str, t.Any], node: str) -> dict[str, t.Any]:
-        variables = {**defaults, **self._hostvars.raw_get(node), **self._said_in_the_play(role)}
+        variables = {
+            **self._of_the_play,
+            **defaults,
+            **self._hostvars.raw_get(node),
+            **self._said_in_the_play(role),
+        }
         templar = self._templar.copy_with_new_env(available_variables=variables)
         values = {}
         for name in defaults:

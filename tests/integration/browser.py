@@ -43,7 +43,7 @@ class Browser:
         self._read, from_browser = os.pipe()
         arguments = [
             "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--remote-debugging-pipe",
-            "--disable-background-networking", "--disable-component-update", "--disable-extensions", "--window-size=1280,4000",
+            "--disable-background-networking", "--disable-component-update", "--disable-extensions",
             f"--user-data-dir={directory}",
         ]  # fmt: skip
 
@@ -75,18 +75,20 @@ class Browser:
         os.close(self._write)
         os.close(self._read)
 
-    def open(self, path: pathlib.Path, expression: str) -> Page:
-        """Load a file, let it come to rest, and evaluate *expression* in it."""
+    def open(self, path: pathlib.Path, expression: str, screen: tuple[int, int] = (1280, 4000)) -> Page:
+        """Load a file on a screen of so many pixels, let it come to rest, and evaluate *expression* in it, a promise's value too."""
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self._ask(f"{domain}.enable", session)
+        size = {"width": screen[0], "height": screen[1], "deviceScaleFactor": 1, "mobile": False}
+        self._ask("Emulation.setDeviceMetricsOverride", session, **size)
         self._events.clear()
         self._ask("Page.navigate", session, url=path.as_uri())
         self._until("Page.loadEventFired")
         rest = "new Promise(done => requestAnimationFrame(() => setTimeout(done, 200)))"
         self._ask("Runtime.evaluate", session, expression=rest, awaitPromise=True)
-        told = self._ask("Runtime.evaluate", session, expression=expression, returnByValue=True)
+        told = self._ask("Runtime.evaluate", session, expression=expression, returnByValue=True, awaitPromise=True)
         page = Page(value=told["result"].get("value"))
         for event in self._events:
             self._take(event["method"], event["params"], page)

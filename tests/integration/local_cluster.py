@@ -66,8 +66,10 @@ class LocalCluster:
         self.inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": common}}))
 
     def command(self, playbook: str) -> list[str]:
+        """playbook: the name of one of the collection's, or a file's path."""
         program = str(pathlib.Path(sys.executable).with_name("ansible-playbook"))
-        return [program, "-i", str(self.inventory), f"playbooks/{playbook}.yml"]
+        path = playbook if playbook.endswith(".yml") else f"playbooks/{playbook}.yml"
+        return [program, "-i", str(self.inventory), path]
 
     def playbook(self, name: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

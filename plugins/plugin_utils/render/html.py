@@ -11,6 +11,7 @@ import typing as t
 import jinja2
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.majority import listed
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.charts import busbw_charts, plotly_script
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.matrix import matrix_of
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.mesh import mesh_matrices
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.points import on, points_of
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.run_groups import (
@@ -26,7 +27,6 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.training 
     dearest_rows,
     training_rows,
 )
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import SECTIONS
 
 HERE = pathlib.Path(__file__).parent
 
@@ -51,8 +51,7 @@ def render_html(record: t.Mapping[str, t.Any]) -> str:
         record=record,
         charts=charts,
         plotly_script=plotly_script() if charts else "",
-        parts=[section.name for section in SECTIONS],
-        cells=node_matrix(record),
+        matrix=matrix_of(record),
         meshes=mesh_matrices(record),
         groups=groups_of(record),
         trainings=[
@@ -67,24 +66,3 @@ def render_html(record: t.Mapping[str, t.Any]) -> str:
         on=on,
         listed=listed,
     )
-
-
-class Cell(t.NamedTuple):
-    """state: error, warning, ok or "not observed"; finding: number of the worst one in the record, None where there is none."""
-
-    state: str
-    finding: int | None = None
-
-
-def node_matrix(record: t.Mapping[str, t.Any]) -> dict[str, dict[str, Cell]]:
-    """{node: {part: cell}}: a finding counts for the part whose judge made it."""
-    matrix = {
-        node: {s.name: Cell("ok" if s.name in record["nodes"].get(node, {}) else "not observed") for s in SECTIONS}
-        for node in record["inventory"]
-    }
-    for number, finding in enumerate(record["findings"]):
-        cells, part = matrix.get(finding["node"], {}), finding["part"]
-        if part in cells and finding["severity"] != "notice" and cells[part].state != "error":
-            worse = cells[part].finding is None or finding["severity"] == "error"
-            cells[part] = Cell(finding["severity"], number) if worse else cells[part]
-    return matrix

@@ -13,7 +13,7 @@ import collections
 import datetime
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.html import node_matrix
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.matrix import node_matrix
 
 Record = t.Mapping[str, t.Any]
 Samples = t.Iterable[tuple[dict[str, t.Any], float]]

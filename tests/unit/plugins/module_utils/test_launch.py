@@ -177,7 +177,7 @@ def test_an_endless_list_of_sizes_is_refused() -> None:
 def test_programs_are_known_by_their_own_words() -> None:
     directory = pathlib.Path(__file__).parents[3] / "fixtures" / "nccl_programs"
     fs = RootedFs("/")
-    (program,) = read_programs(fs, Tools(fs), str(directory)).values()
+    (program,) = read_programs(fs, Tools(fs), str(directory))[1].values()
     assert program["letters"] == "JTbcefghntw" and program["problem"] == ""
     assert program["mpi"] is None, "a script around the program does not show what that was built with"
 
@@ -188,7 +188,7 @@ def test_a_program_shows_whether_it_was_built_with_mpi(tmp_path: pathlib.Path, m
     path.write_bytes(pathlib.Path("/bin/true").read_bytes() + more)
     path.chmod(0o755)
     fs = RootedFs("/")
-    (program,) = read_programs(fs, Tools(fs), str(tmp_path)).values()
+    (program,) = read_programs(fs, Tools(fs), str(tmp_path))[1].values()
     assert program["mpi"] is mpi and program["problem"] == "it prints no usage text"
 
 

@@ -96,14 +96,14 @@ def test_the_first_source_wins(tmp_path: pathlib.Path) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     fs = RootedFs(str(tmp_path))
-    seen = effective(fs, {"NCCL_A": "env", "PATH": "/bin"}, "/home/ops", NOW)
+    seen = effective(fs.read_text, {"NCCL_A": "env", "PATH": "/bin"}, "/home/ops", NOW)
     assert {name: (e.value, e.source) for name, e in seen.items()} == {
         "NCCL_A": ("env", "environment"),
         "NCCL_B": ("user", "/home/ops/.nccl.conf"),
         "NCCL_C": ("user", "/home/ops/.nccl.conf"),
         "NCCL_D": ("system", "/etc/nccl.conf"),
     }
-    job = effective(fs, {"NCCL_CONF_FILE": "/job.conf"}, "/home/ops", NOW)
+    job = effective(fs.read_text, {"NCCL_CONF_FILE": "/job.conf"}, "/home/ops", NOW)
     assert job["NCCL_B"].value == "job" and job["NCCL_C"].source == "/etc/nccl.conf"
-    absent = effective(fs, {"NCCL_CONF_FILE": "/absent"}, "/home/ops", NOW)
+    absent = effective(fs.read_text, {"NCCL_CONF_FILE": "/absent"}, "/home/ops", NOW)
     assert absent["NCCL_B"].source == "/etc/nccl.conf"

@@ -132,3 +132,10 @@ def test_a_benchmark_that_was_not_asked_for_is_none() -> None:
     nodes = {"n1": node("n1"), "n2": node("n2")}
     skipped = {"n1": {"skipped": True, "msg": "Conditional result was False"}, "n2": {"skipped": True}}
     assert run({"node": nodes, "benchmark": skipped})["findings"] == []
+
+
+def test_what_a_play_said_to_the_benchmark_is_in_the_record() -> None:
+    nodes = {"n1": node("n1"), "n2": node("n2")}
+    registered = {**NOTHING, "said": {"nccl_tests_tolerated_share": 0.5}}
+    record = run({"node": nodes, "benchmark": {"n1": registered, "n2": {"skipped": True}}})
+    assert [group["values"] for group in record["settings"]["benchmark"]] == [{"nccl_tests_tolerated_share": 0.5}]

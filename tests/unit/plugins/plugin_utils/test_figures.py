@@ -234,6 +234,8 @@ def test_charts(run: Told) -> None:
         for verdict in (v for v in run.record["verdicts"] if v["collective"] == collective):
             line = expected.setdefault((number, f"{verdict['stage']}, {verdict['transport']}, expected at least"), {})
             line[verdict["size_bytes"]] = verdict["expected_busbw_gbs"]
+            rate = (number, f"line rate {verdict['line_rate_gbs']:.4g} GB/s ({verdict['stage']})")
+            expected[rate] = {size: verdict["line_rate_gbs"] for size in (min(fleet_run.SIZES), max(fleet_run.SIZES))}
         alone = [r for r in run.runs if r["collective"] == collective and r["stage"] == "node"] if many(run) else []
         for which, choose in (("slowest", min), ("median", statistics.median), ("fastest", max)) if alone else ():
             expected[number, f"node, P2P, {which} of {len(alone)}"] = {

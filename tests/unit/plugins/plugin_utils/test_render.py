@@ -16,7 +16,7 @@ from ansible.errors import AnsibleError
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import requirements, run_directory
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import SCHEMA
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render import RENDERERS
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.html import node_matrix
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.matrix import node_matrix
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.terminal import SHOWN, summary_lines
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
