@@ -23,10 +23,23 @@ _COLLECTIVE = re.compile(
 )
 
 
+_NO_RUN = re.compile(  # building, and `ls -1` of what was built
+    r"\b(?:Compiling|Linking|Archiving|nvcc|hipcc|g\+\+|gcc|ld)\s|\bmake(?:\[\d{1,3}\])?: |^\s{0,80}\w{1,40}_perf\*?\s{0,80}$"
+)
+
+
 def collective_of(text: str) -> str | None:
     """The collective that the first ``*_perf`` name in the text stands for, without underscores, e.g. ``allreduce``."""
     match = _COLLECTIVE.search(text)
     return match.group(1).lower().replace("_", "") if match else None
+
+
+def collective_run_by(line: str) -> str | None:
+    """The collective that a line runs or speaks of; None for a compiler's line and for a listing of several programs."""
+    if _NO_RUN.search(line[:2000]):
+        return None
+    named = {match.group(1).lower().replace("_", "") for match in _COLLECTIVE.finditer(line)}
+    return named.pop() if len(named) == 1 else None
 
 
 @dataclasses.dataclass

@@ -20,6 +20,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_tabl
     Row,
     Table,
     collective_of,
+    collective_run_by,
 )
 
 _TYPE = r"(?:u?int(?:8|16|32|64)?(?:_t)?|u?char|half|double|b?float(?:16|32|64)?|bf16|f(?:16|32|64)|(?:fp|f|float)8_?e\dm\d\w{0,6})"
@@ -32,6 +33,8 @@ _ROOT = re.compile(r"\s{1,80}(-?\d{1,6})(?![\d.eE])")
 _VALUE = re.compile(r"\s{0,200}((?:N/A|[-+]?(?:nan|inf)|[-+]?\d{1,20}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[X.]{2,20}))")
 _GLUED_HOST = re.compile(r"(\S{1,256}?):\d{1,10}:\d{1,10} \[|(\S{1,256}): Test (?:CUDA|NCCL|timeout)")
 _STAMP = re.compile(r"\s{1,80}(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+_HALF_NAME = re.compile(r"(?:out-of|in)-place")
+_HALVES = re.compile(r"\bout-of-place\b|(?:^|[\s#|>:])in-place\s{0,80}$")
 _HEADER = re.compile(r"\b(?:size|bytes)\s+(?:count|N)\s+type\b(.*)")
 # What a web page or a JSON line has glued behind the last name is none of it.
 _HEADER_NAME = re.compile(r"(?<!\S)[#\w]+%?")
@@ -66,8 +69,11 @@ _DEVICE = re.compile(
     r"\s+\[([^\]]{0,32})\]\s*(.*)"
 )
 _REDUCING = re.compile(r"Reducing maxBytes to (\d{1,20})")
-_OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})\s+(OK|FAILED)\b")
-_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([-+]?(?:nan|inf|[0-9.]+(?:[eE][-+]?\d{1,3})?))?(?:\s+(OK|FAILED))?")
+# `column -t` widens every gap.
+_OUT_OF_BOUNDS = re.compile(r"Out\s{1,80}of\s{1,80}bounds\s{1,80}values\s*:\s*(\d{1,18})\s+(OK|FAILED)\b")
+_AVERAGE = re.compile(
+    r"Avg\s{1,80}bus\s{1,80}bandwidth\s*:\s*([-+]?(?:nan|inf|[0-9.]+(?:[eE][-+]?\d{1,3})?))?(?:\s+(OK|FAILED))?"
+)
 _JSON_AT = re.compile(r"# Writing JSON output to (\S.*?)\s*$")
 # The host is optional (posters cut it, version 1 had none), the closing quote too.
 _TEST_FAILURE = re.compile(
@@ -118,15 +124,18 @@ _FIELDS = {
 }
 
 
-def _layout_of(names: list[str], in_place_announced: bool) -> _Layout | None:
-    """Turn the header's names behind ``type`` into a layout; None where the header is cut off before its halves."""
+def _layout_of(names: list[str], announced: frozenset[str]) -> _Layout | None:
+    """Turn the header's names behind ``type`` into a layout; None where the header is cut off before its halves.
+
+    ``announced``: the halves that the line above the header names.
+    """
     starts = [i for i, name in enumerate(names) if name in ("time", "cputime")]
     if not starts:
         return None
     halves = []
     for start, end in zip(starts, [*starts[1:], len(names)]):
         halves.append(tuple(name for name in names[start:end] if name != "timestamp"))
-    if len(halves) == 1 and in_place_announced:
+    if len(halves) == 1 and len(announced) > 1:
         return None
     if len(halves) > 1 and len(halves[1]) != len(halves[0]):
         halves[1] = halves[0]  # a header cut off in its second half: both halves always have the same columns
@@ -134,7 +143,10 @@ def _layout_of(names: list[str], in_place_announced: bool) -> _Layout | None:
         return None
     before = names[: starts[0]]
     # Version 1 printed milliseconds ("%7.3f" of seconds times 1e3) and called the last column of a half "res".
-    return _Layout("redop" in before or "op" in before, "root" in before, tuple(halves), "res" in halves[0])
+    milliseconds = "res" in halves[0]
+    if announced == {"in-place"}:  # rccl-tests can leave the other half out
+        halves.insert(0, ())
+    return _Layout("redop" in before or "op" in before, "root" in before, tuple(halves), milliseconds)
 
 
 def _number(token: str) -> Number | None:
@@ -199,11 +211,13 @@ class _TextReader:
     def __init__(self) -> None:
         self.output = Output("text")
         self.layout = _UNKNOWN_LAYOUT
-        self.in_place_announced = False
+        self.halves_announced: frozenset[str] = frozenset()
+        self.announcing = False  # whether the line before was about the halves: a terminal may have broken it
         self.pending: _Pending | None = None
         self.ranks_in_run: set[int] = set()
         self.hosts: set[str] = set()
         self.old_failures: list[dict[str, t.Any]] = []
+        self.run_by_name: str | None = None
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -274,6 +288,8 @@ class _TextReader:
                 break  # a value never follows another one, or a name, without a blank
             position = self._unglued(line, found.start(1), found.end())
             tokens.append(line[found.start(1) : position])
+            if line.startswith("*", position):
+                position += 1  # rccl-tests marks an error beyond its threshold: 2e+00*
             if position < len(line) and not line[position].isspace():
                 break  # glued to foreign text: nothing behind it is ours
         return tokens, position, stamp
@@ -339,7 +355,11 @@ class _TextReader:
         return True
 
     def rest(self, glued: str) -> None:
-        """Read what another process wrote right behind a value."""
+        """Read what another process wrote right behind a value, or the row of another table beside this one."""
+        match = _ROW.search(glued)
+        while match:
+            glued = self.row(match, glued)
+            match = _ROW.search(glued)
         if glued.strip():
             self.failures(glued)
             self.other(glued)
@@ -354,7 +374,7 @@ class _TextReader:
             table = self.table()
         table.has_header = True
         self.output.headers += 1
-        self.layout = _layout_of(names, self.in_place_announced) or _UNKNOWN_LAYOUT
+        self.layout = _layout_of(names, self.halves_announced) or _UNKNOWN_LAYOUT
 
     def device(self, match: re.Match[str]) -> None:
         rank, group, pid, host, device, bus, name = match.groups()
@@ -422,14 +442,14 @@ class _TextReader:
         return False
 
     def footer(self, line: str) -> bool:
-        if "Out of bounds" in line:
+        if "bounds" in line:
             match = _OUT_OF_BOUNDS.search(line)
             if match:
                 self.drop_pending()
                 table = self.table_awaiting(lambda each: each.out_of_bounds is None)
                 table.out_of_bounds = (int(match.group(1)), match.group(2))
                 return True
-        if "Avg bus bandwidth" in line:
+        if "bandwidth" in line:
             match = _AVERAGE.search(line)
             if match:
                 self.drop_pending()
@@ -492,12 +512,19 @@ class _TextReader:
     def line(self, line: str) -> None:
         if line.count("|") >= _COLUMNS_OF_A_TABLE:
             line = line.replace("|", " ")  # a table that was pasted into Markdown
-        if "out-of-place" in line:
-            self.in_place_announced = "in-place" in line
+        if self.run_by_name is None and "_perf" in line:
+            self.run_by_name = collective_run_by(line)
+        if "-place" in line and _HALVES.search(line):
+            before = self.halves_announced if self.announcing else frozenset()
+            self.halves_announced = before.union(_HALF_NAME.findall(line))
+            self.announcing = True
             return
+        self.announcing = False
         header = _HEADER.search(line) if "type" in line else None
         if header and ("algbw" in line or "time" in line or line.lstrip().startswith("#")):
-            self.header(_HEADER_NAME.findall(header.group(1)))
+            names = _HEADER_NAME.findall(header.group(1))
+            beside = next((i for i, name in enumerate(names) if name in ("size", "bytes")), None)
+            self.header(names[:beside])  # behind it stands the header of another table, pasted beside this one
             return
         row = _ROW.search(line) if len(line) < _LONGEST_ROW else None
         if row:
@@ -516,7 +543,7 @@ class _TextReader:
         if not output.test_failures:
             output.test_failures = self.old_failures
         output.collective = next((table.collective for table in output.tables if table.collective), None)
-        output.collective = output.collective or collective_of(text)
+        output.collective = output.collective or self.run_by_name or collective_of(text)
         for table in output.tables:
             table.collective = table.collective or output.collective
         return output

@@ -8,9 +8,15 @@ import re
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.subnet import hosts_and_switches, rate_gbps
-from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import Leftovers, clean
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import SHELL, Leftovers, streams
 
-_HEADER = re.compile(r"(CA|Switch|Router|\?\?): (?:(0x[0-9a-f]{16}) )?(.{0,256}?):\s*$")
+# Before 2011 there was no colon behind "Switch".
+_HEADER = re.compile(r"(CA|Switch|Router|\?\?)(?::|(?= 0x[0-9a-f]{16} )) (?:(0x[0-9a-f]{16}) )?(.{0,256}?):\s*$")
+_ANCHOR = re.compile(
+    r"(?:CA|Switch|Router): |Switch 0x[0-9a-f]{16} |0x[0-9a-f]{16}\s|[0-9]{1,6}\s{1,8}[0-9]{1,4}\[[ 0-9]{0,8}\]\s{1,4}==\("
+    r"|ibwarn: |" + SHELL + r"iblinkinfo: "
+)
+_GLUED_WIDTH = re.compile(r"(\s{0,8}[0-9]{1,3}[xX])(?=[0-9])")
 _GUID = r"(?:(0x[0-9a-f]{16})\s{1,8})?"
 _PORT = r"([0-9]{1,6})\s{1,8}([0-9]{1,4})\[[ 0-9]{0,8}\]"  # LID, port, and in brackets the port's number on the chassis
 _NEAR = re.compile(_GUID + r"(?:\"\s{0,64}([^\"]{0,128})\"\s{1,8})?" + _PORT + r"\s{0,4}$")
@@ -27,7 +33,7 @@ def _link(line: str, header: tuple[str, str, str]) -> dict[str, t.Any] | None:
         return None
     kind, guid, name = header
     line_guid, line_name, lid, port = near.groups()
-    measures = words.split()
+    measures = _GLUED_WIDTH.sub(r"\1 ", words, count=1).split()
     width = measures[0] if len(measures) > 1 and measures[0][-1] in "Xx" else ""
     speed = " ".join(measures[1:-1]) if width else ""
     far = _FAR.match(after)
@@ -73,18 +79,19 @@ def parse_iblinkinfo(text: str) -> dict[str, t.Any]:
     left = Leftovers()
     nodes: list[dict[str, t.Any]] = []
     links: list[dict[str, t.Any]] = []
-    header = ("", "", "")
-    for line in clean(text).split("\n"):
-        match = _HEADER.match(line.strip())
-        if match:
-            header = (match.group(1), match.group(2) or "", match.group(3).strip())
-            nodes.append(dict(zip(("type", "guid", "name"), header)))
-            continue
-        link = _link(line, header)
-        if link is None:
-            left.add(line)
-        else:
-            links.append(link)
+    for _host, lines in streams(text, _ANCHOR):
+        header = ("", "", "")
+        for line in lines:
+            match = _HEADER.match(line.strip())
+            if match:
+                header = (match.group(1), match.group(2) or "", match.group(3).strip())
+                nodes.append(dict(zip(("type", "guid", "name"), header)))
+                continue
+            link = _link(line, header)
+            if link is None:
+                left.add(line)
+            else:
+                links.append(link)
     _type_peers(links, nodes)
     return {
         "nodes": nodes,

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: gpufabric.cluster contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What `ibnetdiscover` prints (infiniband-diags, ibnetdiscover.c): the topology file, `-p` (one port a line), `-l` and -H, -S."""
+"""What `ibnetdiscover` prints (infiniband-diags, ibnetdiscover.c): the topology file, `-p` (one port a line), `-l` and -H, -S.
+
+Also what the scripts ibhosts, ibswitches and ibrouters make of a topology file.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.subnet import hosts_and_switches, rate_gbps
-from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import Leftovers, clean
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import SHELL, Leftovers, streams
 
 _KINDS = {
     "CA": "CA",
@@ -23,20 +26,28 @@ _KINDS = {
     "R": "Router",
 }
 _END = r"(CA|SW|RT|\?\?)\s{1,16}([0-9]{1,6})\s{1,16}([0-9]{1,4})\s{1,16}(0x[0-9a-fA-F]{16})"
-_PORT = re.compile(_END + r"\s{1,16}([0-9?]{1,3}x)\s{1,16}(\S{1,16})(.*)$")
+_WIDTH = r"([0-9?]{1,3}x|\?\?)"
+_PORT = re.compile(_END + r"\s{1,16}" + _WIDTH + r"\s{1,16}(\S{1,16})(.*)$")
 _PEER = re.compile(r"\s{1,16}-\s{1,16}" + _END + r"\s{1,16}\(\s?(.*)\)\s*$")
 _NODE = re.compile(
-    r"(Switch|Ca|Rt|\?\?\?)\s{1,16}([0-9]{1,4})\s{1,16}\"[SHR?]-([0-9a-fA-F]{1,16})\"\s{1,16}#\s{1,4}\"([^\"]{0,256})\"(.*)$"
+    r"(?P<kind>Switch|Ca|Rt|\?\?\?)\s{1,64}(?P<ports>[0-9]{1,4})\s{1,64}\"[SHR?]-(?P<guid>[0-9a-fA-F]{1,16})\"\s{1,64}#\s{1,4}"
+    r"\"(?P<name>[^\"]{0,256})\"(?P<rest>.*)$"
 )
 _CABLE = re.compile(
-    r"\[([0-9]{1,4})\](?:\[ext [0-9]{1,4}\])?(?:\(([0-9a-fA-F]{1,16})\))?\s{1,16}\"([SHR?])-([0-9a-fA-F]{1,16})\"\[([0-9]{1,4})\]"
-    r"(?:\[ext [0-9]{1,4}\])?\s{0,4}(?:\(([0-9a-fA-F]{1,16})\))?\s{1,16}#\s{1,4}(?:lid ([0-9]{1,6}) lmc [0-9]{1,2} )?"
-    r"\"([^\"]{0,256})\" lid ([0-9]{1,6}) ([0-9?]{1,3}x)(\S{1,16})"
+    r"\[([0-9]{1,4})\](?:\[ext [0-9]{1,4}\])?(?:\(([0-9a-fA-F]{1,16})\))?\s{1,64}\"([SHR?])-([0-9a-fA-F]{1,16})\"\[([0-9]{1,4})\]"
+    r"(?:\[ext [0-9]{1,4}\])?\s{0,4}(?:\(([0-9a-fA-F]{1,16})\))?\s{1,64}#\s{1,4}(?:lid ([0-9]{1,6}) lmc [0-9]{1,2} )?"
+    r"\"([^\"]{0,256})\" lid ([0-9]{1,6}) " + _WIDTH + r"(\S{1,16})"
 )
 _LISTED = re.compile(
-    r"(Switch|Ca|Router|\?\?\?)\s{1,16}:\s{1,16}(0x[0-9a-fA-F]{16}) ports ([0-9]{1,4}) devid \S{1,18} vendid \S{1,18} \"([^\"]{0,256})\""
+    r"(?P<kind>Switch|Ca|Rt|Router|\?\?\?)\s{0,16}:\s{1,16}(?P<guid>0x[0-9a-fA-F]{16}) ports (?P<ports>[0-9]{1,4})"
+    r"(?: devid \S{1,18} vendid \S{1,18})? \"(?P<name>[^\"]{0,256})\"(?P<rest>.*)$"
 )
 _LID = re.compile(r"\blid ([0-9]{1,6})\b")
+_ANCHOR = re.compile(
+    r"(?:vendid|devid|sysimgguid|(?:switch|ca|rt)guid)=0x|(?:Switch|Ca|Rt)\s{1,16}[0-9]{1,4}\s{1,16}\"|\[[0-9]{1,4}\][\[(\s]"
+    r"|(?:CA|SW|RT|\?\?)\s{1,16}[0-9]{1,6}\s{1,16}[0-9]{1,4}\s{1,16}0x|(?:Switch|Ca|Rt|Router)\s{0,16}:\s{1,16}0x"
+    r"|ibwarn: |" + SHELL + r"ibnetdiscover: "
+)
 _KNOWN = re.compile(r"#|vendid=|devid=|sysimgguid=|(?:switch|ca|rt)guid=|Chassis [0-9]|Non-Chassis Nodes")
 
 
@@ -87,7 +98,7 @@ def _cable_line(match: re.Match[str], node: t.Mapping[str, t.Any]) -> dict[str, 
 
 
 def _node_line(match: re.Match[str]) -> dict[str, t.Any]:
-    kind, ports, guid, name, rest = match.groups()
+    kind, ports, guid, name, rest = match.group("kind", "ports", "guid", "name", "rest")
     lid = _LID.search(rest)
     return {
         "type": _KINDS.get(kind, kind),
@@ -109,22 +120,20 @@ def parse_ibnetdiscover(text: str) -> dict[str, t.Any]:
     left = Leftovers()
     nodes: list[dict[str, t.Any]] = []
     links: list[dict[str, t.Any]] = []
-    open_node: dict[str, t.Any] = {"type": "", "guid": "", "name": "", "lid": None}
-    for line in map(str.strip, clean(text).split("\n")):
-        port, cable = _PORT.match(line), _CABLE.match(line)
-        node, listed = _NODE.match(line), _LISTED.match(line)
-        if port:
-            links.append(_ports_line(port))
-        elif cable:
-            links.append(_cable_line(cable, open_node))
-        elif node:
-            open_node = _node_line(node)
-            nodes.append(open_node)
-        elif listed:
-            kind, guid, ports, name = listed.groups()
-            nodes.append({"type": _KINDS.get(kind, kind), "guid": guid, "name": name, "ports": int(ports), "lid": None})
-        elif not _KNOWN.match(line):
-            left.add(line)
+    for _host, lines in streams(text, _ANCHOR):
+        open_node: dict[str, t.Any] = {"type": "", "guid": "", "name": "", "lid": None}
+        for line in map(str.strip, lines):
+            port, cable = _PORT.match(line), _CABLE.match(line)
+            node = _NODE.match(line) or _LISTED.match(line)
+            if port:
+                links.append(_ports_line(port))
+            elif cable:
+                links.append(_cable_line(cable, open_node))
+            elif node:
+                open_node = _node_line(node)
+                nodes.append(open_node)
+            elif not _KNOWN.match(line):
+                left.add(line)
     return {
         "nodes": nodes,
         "links": [link for link in links if link["peer_port"] is not None],

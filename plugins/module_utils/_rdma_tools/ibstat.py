@@ -31,7 +31,9 @@ _ANCHOR = re.compile(
     r"|(?<![\w.-])(?:mlx[45]|mthca|ib|roce|rdma|bnxt_re|irdma|i40iw|efa|hns|rxe|siw|hfi1|qedr|cxgb4|ionic|mana|erdma)\w{0,64}[0-9]\s*$"
 )
 _PORT = re.compile(r"[Pp]ort[ \t]{1,4}([0-9]{1,6})[ \t]{0,4}:?$")
-_NAME = re.compile(r"(?=[\w.-]{0,127}[a-z])(?=[\w.-]{1,127}[0-9])[A-Za-z][\w.-]{0,127}$")  # a line of `ibstat -l`
+_NAME = re.compile(  # a line of `ibstat -l`
+    r"(?=[\w.-]{0,127}[a-z])(?=[\w.-]{1,127}[0-9]|(?:mlx|rxe|siw|rdma|roce|ib|bnxt|irdma|efa|hns)_)[A-Za-z][\w.-]{0,127}$"
+)
 _GUID = re.compile(r"0x[0-9a-fA-F]{16}$")  # a line of `ibstat -p`
 _UNREADABLE = re.compile(r"stat of IB device ['\"`]?([^'\"`\s]{1,128})['\"`]? failed")
 _FOREIGN = re.compile(

@@ -21,7 +21,9 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
 _HEADER = re.compile(r"hca_id:\s*(\S{1,128})$")
 _ANCHOR = re.compile(r"hca_id:|libibverbs: |[0-9]{1,4} HCAs? found:|No IB devices found|" + SHELL + r"ibv_devinfo: ")
 _PORT = re.compile(r"port:\s*([0-9]{1,6})$")
-_GID = re.compile(r"GID\[\s{0,8}([0-9]{1,6})\]:?\s*([0-9a-fA-F:.]{2,64})(?:%\S{1,32})?(?:,\s*(\S.*))?$")
+_GID = re.compile(  # digits may be blackened: fe80::xxxx:xxff:fexx:xxxx
+    r"GID\[\s{0,8}([0-9]{1,6})\]:?\s*([0-9a-fA-FxX*#?:.]{2,64})(?:%\S{1,32})?(?:,\s*(\S.*))?$"
+)
 _GID_ALONE = re.compile(r"GID\[\s{0,8}[0-9]{1,6}\]:?$")  # a mail broke the line behind it
 _LISTED = re.compile(r"([0-9]{1,4}) HCAs? found:?$")
 _NAME = re.compile(r"[A-Za-z][\w.-]{0,127}$")

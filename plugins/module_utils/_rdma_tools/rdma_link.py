@@ -28,6 +28,12 @@ def _capabilities(text: str) -> list[str]:
     return [name.strip() for name in text.strip("<> \t\\").split(",") if name.strip()]
 
 
+def _says_link(rest: str) -> bool:
+    """Whether a line is about the link itself: `rdma resource` and `rdma statistic` begin theirs in the same way."""
+    first = rest.split(maxsplit=1)[:1]
+    return not first or first[0] in _NAMES or first[0].startswith(("caps:", "\\"))
+
+
 def _of_words(dev: str, port: str, rest: str) -> tuple[dict[str, t.Any], list[str]]:
     """(one link, the words that mean nothing here)."""
     link: dict[str, t.Any] = {"dev": dev, "port": number(port)}
@@ -70,7 +76,7 @@ def _read(lines: t.Sequence[str], left: Leftovers) -> list[dict[str, t.Any]]:
     last: dict[str, t.Any] | None = None
     for line in map(str.strip, lines):
         match = _LINK.match(line)
-        if match:
+        if match and _says_link(line[match.end() :]):
             last, strange = _of_words(match.group(1), match.group(2), line[match.end() :])
             links.append(last)
             left.add(" ".join(strange))

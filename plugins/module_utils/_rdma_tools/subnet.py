@@ -7,9 +7,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-_LANE_GBPS: dict[
-    str, float
-] = {  # nominal Gbit/s of a lane, by its name and by the signalling rate that iblinkinfo prints
+_LANE_GBPS: dict[str, float] = {  # nominal Gbit/s of a lane, by its name
     "SDR": 2.5,
     "DDR": 5,
     "QDR": 10,
@@ -19,23 +17,28 @@ _LANE_GBPS: dict[
     "HDR": 50,
     "NDR": 100,
     "XDR": 200,
-    "2.5": 2.5,
-    "5.0": 5,
-    "10.0": 10,
-    "14.0625": 14,
-    "25.78125": 25,
-    "53.125": 50,
-    "106.25": 100,
-    "212.5": 200,
 }
+# iblinkinfo prints a lane's signalling rate, 25.78125 for EDR, which some round: up to 6.25 % above the nominal rate.
+_ABOVE_NOMINAL = 1.07
 _SWITCH = re.compile(r"M[FT][0-9];([^:;]{1,128}):")  # managed switches: MF0;name:model/unit
 _AGGREGATION = "Aggregation Node"  # SHARP's own port on a switch is a CA by type and no host
+
+
+def _lane_gbps(speed: str) -> float | None:
+    """Nominal rate of a lane from its name or its signalling rate; None for any other word."""
+    if speed in _LANE_GBPS:
+        return _LANE_GBPS[speed]
+    try:
+        signalled = float(speed)
+    except ValueError:
+        return None
+    return next((lane for lane in _LANE_GBPS.values() if lane <= signalled < lane * _ABOVE_NOMINAL), None)
 
 
 def rate_gbps(width: str, speed: str) -> float | None:
     """Nominal rate of a link in Gbit/s from `4X` and `25.78125 Gbps` or `EDR`; None where either is not known."""
     lanes = width.rstrip("xX")
-    lane = _LANE_GBPS.get(speed.split(" ")[0])
+    lane = _lane_gbps(speed.split(" ")[0])
     return int(lanes) * lane if lane is not None and lanes.isdecimal() and len(lanes) < 4 else None
 
 

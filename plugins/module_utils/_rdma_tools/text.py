@@ -52,9 +52,18 @@ _LITERAL = {
     "\\\\": "\\",
 }  # a bare quote ends or begins the string
 _LITERAL_RE = re.compile("|".join(map(re.escape, _LITERAL)))
+# A line of a list of lines, as Ansible prints `stdout_lines`: in JSON, or in YAML where a line needs quotes.
+_LISTED_LINE = re.compile(
+    r"^[ \t]{0,64}(?:-[ \t]{1,4})?(?:\"((?:[^\"\\\n]|\\.){0,4096})\"|(?<=- )'((?:[^'\n]|''){0,4096})'),?[ \t]{0,8}$",
+    re.MULTILINE,
+)
+_LIST_OF_LINES = re.compile(r"(?:lines|stdout|msg|output)['\"]?[ \t]{0,4}:[ \t]{0,4}\[?[ \t]{0,4}$", re.MULTILINE)
+_JSON_KEY = re.compile(r"^[ \t]{0,64}\"[^\"\n]{1,128}\"[ \t]{0,4}:", re.MULTILINE)
+_NBSP_READ_AS_LATIN_1 = re.compile("\u00c2[\u00a0 ]")  # a mail archive's two bytes of one blank
 
 _LABEL = re.compile(
-    r"(?P<time>\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:]{5,8}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9:]{4,6})?\]?:?[ \t]?)"
+    r"(?P<stamp>\[[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:]{5,8}[^\[\]\n]{1,128}\]:?[ \t]?)"  # a logger's brackets: time, program, level
+    r"|(?P<time>\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:]{5,8}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9:]{4,6})?\]?:?[ \t]?)"
     r"|(?P<syslog>[A-Z][a-z]{2} [ 0-9]?[0-9] [0-9:]{8} \S{1,128} \S{1,128}: )"
     r"|(?P<rank>\[[0-9]{1,6},[0-9]{1,6}\](?:<\w{1,16}>)?:[ \t]?)"
     r"|(?P<bracket>\[[^\[\]\n]{1,128}\]:?[ \t]?)"
@@ -62,11 +71,11 @@ _LABEL = re.compile(
     r"|(?P<number>[ \t]{0,8}[0-9]{1,6}(?:[:|-]|\t)[ \t]?)"
     r"|(?P<host>[\w.@/-]{1,253}:[ \t]?)"
     r"|(?P<quote>[ \t]{0,8}(?:>[ \t]?){1,16})"
-    r"|(?P<remark>[ \t]{0,8}(?:#{1,4}|/{2,3}|\*|;|-)[ \t]?)"  # an answer kept in a comment of a script or program, or in a list
+    r"|(?P<remark>[ \t]{0,32}(?:#{1,4}|/{2,3}|\*|;|-)[ \t]?)"  # an answer kept in a comment of a script or program, or in a list
 )
 _RANK_OR_LINE = re.compile(r"[ \t]{0,8}[0-9]{1,6}(?:[:|-]|\t)")
 _CHANGING = frozenset(
-    {"time", "syslog", "number", "quote", "remark"}
+    {"stamp", "time", "syslog", "number", "quote", "remark"}
 )  # labels that differ from line to line: no stream of their own
 _MAX_LABELS = 3
 _NO_HOST = frozenset(
@@ -81,7 +90,7 @@ _TOOLS = frozenset(
 _HEADING = re.compile(r"(?:==+>?|\*\*\*+)\s+([\w.@\[\],/-]{1,253})\s+(?:<?==+|\*\*\*+)\s*$")
 _PROMPT = re.compile(
     r"(?:\([\w.-]{1,64}\)\s?)?\[?[\w.-]{1,64}@(?P<host>[\w.-]{1,253})[: ][^#$%>\n]{0,128}[#$%>](?:\s|$)"
-    r"|[#$%]{1,6}\s\s?\S|\+ \S"
+    r"|[#$%]{1,6}\s\s?\S|\+ \S|[#$%](?:ib(?:stat|status|v_\w{1,16}|dev2netdev)|show_gids|mlnx_qos|rdma)\b"
 )
 _FENCE = re.compile(r"(?:```|~~~)\w*\s*$|--\s*$")
 
@@ -122,7 +131,18 @@ def clean(text: str) -> str:
     if _ENTITY.search(text):
         text = html.unescape(text)
     text = _TERMINAL.sub("", text.replace("\r\n", "\n"))
+    text = _NBSP_READ_AS_LATIN_1.sub(" ", text)
+    if _LIST_OF_LINES.search(text) or not _JSON_KEY.search(text):  # the lists of another document are its own
+        text = _LISTED_LINE.sub(_unlisted, text)
     return text.translate(_LOOKALIKE).translate(_INVISIBLE)
+
+
+def _unlisted(found: re.Match[str]) -> str:
+    """The line that an element of a list of lines spells."""
+    double, single = found.groups()
+    if double is None:
+        return str(single).replace("''", "'")
+    return _LITERAL_RE.sub(lambda escape: _LITERAL[escape.group()] if escape.group() != '"' else "", double)
 
 
 def _labels(line: str, limit: int) -> list[tuple[str, str]]:
@@ -181,6 +201,8 @@ def _stream_name(kind: str, literal: str) -> str:
     if kind == "rank":  # both streams of a rank belong together: [1,0]<stderr>:
         return literal[1 : literal.index("]")]
     name = literal.strip().strip("[]:| \t-")
+    if name in _TOOLS:
+        return ""
     return name if kind in ("host", "number") or any(character.isalpha() for character in name) else ""
 
 

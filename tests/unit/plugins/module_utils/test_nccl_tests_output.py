@@ -197,6 +197,64 @@ def test_a_row_is_found_whatever_stands_around_it(text):
     assert only_row(text) == ROW
 
 
+def test_an_asterisk_behind_an_error_is_no_part_of_it():
+    """rccl-tests up to 2.13 marks what is beyond its threshold."""
+    old = HEADER.replace("   redop    root", "   redop").replace("#wrong", " error")
+    answer = parse_nccl_tests(
+        old
+        + "          16             4     float     sum    14.41    0.00    0.00  3e+00*    14.02    0.00    0.00  2e+00*\n"
+        + "          32             8     float     sum    14.80    0.00    0.00  0e+00    14.13    0.00    0.00  1e+00*\n"
+    )
+    assert [row[7::4] for row in answer["rows"]] == [[3.0, 2.0], [0.0, 1.0]]
+
+
+def test_a_single_half_is_the_one_that_the_header_names():
+    row = "     1048576        262144     float     sum      -1    31.07   33.75   33.75      0\n"
+    names = "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+    values = [31.07, 33.75, 33.75, 0]
+    assert only_row("#                                  in-place          \n" + names + row)[4:] == [None] * 4 + values
+    assert (
+        only_row("#                                  out-of-place          \n" + names + row)[4:] == values + [None] * 4
+    )
+    # a terminal of 80 columns breaks the line above the header between its two names, and the header too
+    broken = "".join(
+        line if len(line) < 80 else f"{line[:80]}\n{line[80:]}" for line in HEADER.splitlines(keepends=True)
+    )
+    assert only_row(broken + HEAD + FIRST + SECOND) == ROW
+
+
+def test_two_tables_side_by_side_are_both_read():
+    text = "".join(f"{line}  |  {line}\n" for line in (HEADER + HEAD + FIRST + SECOND).splitlines())
+    assert parse_nccl_tests(text)["rows"] == [ROW, ROW]
+
+
+def test_what_column_made_of_a_footer():
+    text = (
+        HEADER
+        + HEAD
+        + FIRST
+        + SECOND
+        + "\n#   Out   of   bounds  values  :  0  OK\n#   Avg   bus  bandwidth  :  41.09\n"
+    )
+    answer = parse_nccl_tests(text)
+    assert (answer["out_of_bounds"], answer["avg_busbw_printed"], answer["completed"]) == ([[0, "OK"]], [41.09], True)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "Compiling  all_gather.cu > ../build/all_gather.o\nLinking  ../build/all_gather.o > ../build/all_gather_perf\n",
+        "$ ls build\nall_gather_perf  all_reduce_perf  sendrecv_perf\n",
+        "$ ls -1 build\nall_gather_perf\nall_reduce_perf\nsendrecv_perf*\n",
+        "nvcc -o build/all_gather_perf all_gather.o\n",
+    ],
+)
+def test_what_was_built_is_not_what_was_run(before):
+    run = "$ mpirun -np 2 build/sendrecv_perf -b 2M -o sum\n" + HEADER + HEAD + FIRST + SECOND + "\n" + FOOTER
+    assert parse_nccl_tests(before + run)["collective"] == "sendrecv"
+    assert parse_nccl_tests(before)["collective"] == "allgather"
+
+
 def test_a_half_row_is_not_a_row():
     answer = parse_nccl_tests(OPTIONS + HEADER + HEAD + FIRST + SECOND + "\n" + HEAD + FIRST)
     assert (len(answer["rows"]), answer["half_rows"], answer["completed"]) == (1, 1, False)

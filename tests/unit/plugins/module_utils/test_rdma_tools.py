@@ -11,6 +11,7 @@ import time
 import typing as t
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -92,6 +93,10 @@ def html_of(text: str) -> str:
     return "<pre>\n" + escaped.replace("\t", "&nbsp;&nbsp;&nbsp;&nbsp;").replace("\n", "<br />\n") + "</pre>\n"
 
 
+def yaml_element(_number: int, line: str) -> str:
+    return yaml.safe_dump([line], width=10**6).rstrip("\n")
+
+
 WAYS: dict[str, t.Callable[[str], str]] = {
     "carriage returns": lambda text: text.replace("\n", "\r\n"),
     "old line ends": lambda text: text.replace("\n", "\r"),
@@ -131,8 +136,26 @@ WAYS: dict[str, t.Callable[[str], str]] = {
     "a fence": lambda text: "```console\n$ the-tool\n" + text + "```\n",
     "a web page": html_of,
     "one JSON string": lambda text: json.dumps(text),
+    "Ansible's lines in JSON": lambda text: (
+        'ok: [gpu-7] => {\n    "answer.stdout_lines": [\n'
+        + ",\n".join(f"        {json.dumps(line)}" for line in text.splitlines())
+        + "\n    ]\n}\n"
+    ),
+    "Ansible's lines in YAML": lambda text: "stdout_lines:\n" + each_line(text, yaml_element),
+    "blanks of a mail read as Latin-1": lambda text: text.replace("\t", "        ").replace(
+        "  ", "\u00c2\u00a0\u00c2 "
+    ),
+    "a logger's brackets": lambda text: each_line(
+        text, lambda n, line: f"[2026-11-02T10:00:{n % 60:02}.5+01:00 check:{n} probe.cc:16{n % 7} INFO] {line}"
+    ),
     "script(1)": lambda text: "Script started on 2026-11-02\n" + text + "\nScript done on 2026-11-02\n",
 }
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("capture", [name for name in CAPTURES if tool_of(name) in ("iblinkinfo", "ibnetdiscover")])
+def test_the_way_of_a_whole_fabric_changes_nothing(capture: str, way: str) -> None:
+    assert told(parse(capture, WAYS[way](CAPTURES[capture]))) == told(parse(capture))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -224,6 +247,8 @@ def test_a_message_after_a_whole_line_joins_nothing() -> None:
         ("mlx5_0\nibp12s0\nrocep1s0f0\nmlx5_bond_0\n", ["mlx5_0", "ibp12s0", "rocep1s0f0", "mlx5_bond_0"], []),
         ("$ ibstat -l\nmlx4_0\n$ ibstat mlx4_0 1\nCA: 'mlx4_0'\nPort 1:\nState: Down\n", ["mlx4_0"], []),
         ("0x0002c90300445561\n0x0002c90300445562\n", [], ["0x0002c90300445561", "0x0002c90300445562"]),
+        ("#ibstat -l\nmlx4_0\n#ibstat -p\n0x0002c90300445561\n", ["mlx4_0"], ["0x0002c90300445561"]),
+        ("siw_lo\nrxe_storage\nefa_0\n", ["siw_lo", "rxe_storage", "efa_0"], []),
         ("hello\nKilled\n", [], []),
     ],
 )
@@ -449,6 +474,114 @@ def test_mlnx_qos_of_two_interfaces_and_with_lost_line_ends() -> None:
     assert found["trust"] == "dscp"
     joined = "".join(line.strip() for line in text.splitlines())
     assert told(parser("mlnx_qos")("[root@gpu-1 ~]# mlnx_qos -i ens4f0" + joined)) == told(parse("mlnx_qos_pfc"))
+
+
+@pytest.mark.parametrize(
+    ("header", "measures", "wanted"),
+    [
+        # before there was a colon behind the kind, by the Perl script and by the first program
+        (
+            "Switch 0x0008f10400aa0102 ISR-5 Voltaire",
+            " 4X 5.0 Gbps Active /   LinkUp (HOQ:15 VL_Stall:7)",
+            ("4X", "5.0 Gbps", 20),
+        ),
+        ("Switch 0x0008f10400aa0102 ISR-5 Voltaire", " 4X  10.0 Gbps Active/  LinkUp", ("4X", "10.0 Gbps", 40)),
+        # blanks lost, a rate rounded, a lane of the next generations
+        ("Switch: 0x0008f10400aa0102 ISR-5 Voltaire", " 4X14.0625 Gbps Active/  LinkUp", ("4X", "14.0625 Gbps", 56)),
+        ("Switch: 0x0008f10400aa0102 ISR-5 Voltaire", " 4X 25.78 Gbps Active/  LinkUp", ("4X", "25.78 Gbps", 100)),
+        (
+            "Switch: 0x0008f10400aa0102 ISR-5 Voltaire",
+            " 2X        106.25 Gbps Active/  LinkUp) (HOQ:16 VL_Stall:7",
+            ("2X", "106.25 Gbps", 200),
+        ),
+        (
+            "Switch: 0x0008f10400aa0102 ISR-5 Voltaire",
+            " 4X         212.5 Gbps Active/  LinkUp",
+            ("4X", "212.5 Gbps", 800),
+        ),
+        (
+            "Switch: 0x0008f10400aa0102 ISR-5 Voltaire",
+            " 4X 10.0 Gbps (FDR10) Active/  LinkUp",
+            ("4X", "10.0 Gbps (FDR10)", 40),
+        ),
+        (
+            "Switch: 0x0008f10400aa0102 ISR-5 Voltaire",
+            " 4X    Extended speed Active/  LinkUp",
+            ("4X", "Extended speed", None),
+        ),
+    ],
+)
+def test_iblinkinfo_of_every_age(header: str, measures: str, wanted: tuple[str, str, float | None]) -> None:
+    found = parser("iblinkinfo")(f'{header}:\n      5    7[  ] ==({measures})==>      31    1[  ] "gpu-3 HCA-2" ( )\n')
+    assert found["nodes"] == [{"type": "Switch", "guid": "0x0008f10400aa0102", "name": "ISR-5 Voltaire"}]
+    (link,) = found["links"]
+    assert tuple(link[key] for key in ("width", "speed", "rate_gbps")) == wanted
+    assert (link["state"], link["phys_state"], link["peer"], link["peer_lid"]) == (
+        "Active",
+        "LinkUp",
+        "gpu-3 HCA-2",
+        31,
+    )
+
+
+def test_iblinkinfo_of_a_port_that_was_not_answered_for() -> None:
+    (link,) = parser("iblinkinfo")(
+        '      5    7[  ] ==( 4X  53.125 Gbps Active/  LinkUp)==>      "Port not available"\n'
+    )["links"]
+    assert (link["state"], link["peer"], link["peer_port"]) == ("Active", "", None)
+
+
+def test_ibnetdiscover_of_widths_that_are_no_widths() -> None:
+    text = (
+        "SW    73  3 0x08c0eb0300ab7701 ?? ???                                    'leaf-3'\n"
+        'Switch\t24 "S-0008f104003f0aa1"\t\t# "sFB" base port 0 lid 5 lmc 0\n'
+        '[24][ext 3]\t"R-0008f10403960600"[1](8f10403960601) \t\t# "rt1" lid 6 ?????\n'
+    )
+    found = parser("ibnetdiscover")(text)
+    assert [(port["port"], port["width"], port["rate_gbps"]) for port in found["dangling"]] == [(3, "??", None)]
+    assert [(link["peer"], link["peer_type"], link["width"], link["speed"]) for link in found["links"]] == [
+        ("rt1", "Router", "??", "???")
+    ]
+
+
+def test_ibhosts_and_ibswitches_make_lists_of_nodes() -> None:
+    found = parser("ibnetdiscover")(
+        'Ca\t: 0x08c0eb0300ab1200 ports 2 "gpu-1 HCA-1"\n'
+        'Switch\t: 0x08c0eb0300ab9901 ports 65 "MF0;leaf-3:MQM9700/U1" enhanced port 0 lid 73 lmc 0\n'
+    )
+    assert [(node["type"], node["ports"], node["lid"]) for node in found["nodes"]] == [
+        ("CA", 2, None),
+        ("Switch", 65, 73),
+    ]
+    assert (found["hosts"], found["switches"]) == (["gpu-1"], ["leaf-3"])
+
+
+def test_rdma_resources_and_statistics_are_no_links() -> None:
+    found = parser("rdma_link")(
+        "link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev ens1\n"
+        "link mlx5_0/1 lqpn 1 type GSI state RTS sq-psn 0 comm [ib_core]\n"
+        "link mlx5_1/1 rx_write_requests 0 rx_read_requests 0\n"
+    )
+    assert (len(found["links"]), found["active"]) == (1, ["mlx5_0"])
+
+
+def test_ibv_devinfo_blackened_gids_keep_what_is_left() -> None:
+    found = parser("ibv_devinfo")(
+        "hca_id:\tmlx5_0\n\t\tport:\t1\n\t\t\tGID[  0]:\t\tfe80::xxxx:xxff:fexx:xxxx, RoCE v2\n\t\t\tGID[  3]:\t\t::ffff:10.x.x.9, RoCE v2\n"
+    )
+    assert [gid["gid"] for gid in found["hcas"][0]["ports"][0]["gids"]] == [
+        "fe80::xxxx:xxff:fexx:xxxx",
+        "::ffff:10.x.x.9",
+    ]
+
+
+def test_a_program_that_logs_what_ibdev2netdev_said_is_no_host() -> None:
+    stamp = "[2026-03-17T07:56:59.95+08:00 monitor:571 IBDevice.cc:169 INFO] "
+    found = parser("ibdev2netdev")(
+        f"{stamp}ibdev2netdev: hns_0 port 1 ==> bond0 (Up)\n{stamp}hns_1 port 1 ==> ens3 (Down)\n"
+    )
+    assert found["map"] == {"hns_0": "bond0", "hns_1": "ens3"}
+    assert all("host" not in entry for entry in found["entries"])
 
 
 def test_iblinkinfo_types_rates_and_notes() -> None:
