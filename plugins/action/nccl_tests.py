@@ -5,17 +5,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pathlib
 import shlex
 import time
 import typing as t
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark import without_secrets
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result import shape_runs
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.unfinished_run import UnfinishedRun
 
+INPUTS = "__inputs_checked"
 MODULE = "gpufabric.cluster.nccl_tests"
 
 #: the launcher may be out of reach for so long before its results are given up, in seconds; its lease has ended then
@@ -47,6 +52,8 @@ def nothing_ran(problem: str, left_out: t.Sequence[t.Mapping[str, str]]) -> dict
 
 class ActionModule(ActionBase):
     _supports_check_mode = True
+    _unfinished: UnfinishedRun | None = None
+    _kept = 0
 
     def run(self, tmp: t.Any = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
@@ -73,6 +80,7 @@ class ActionModule(ActionBase):
             result.update(nodes_left_out=before)
             return result
         problem = ""
+        self._unfinished = self._begin(reader, task_vars or {})
         try:
             outcome = self._supervise(started["directory"], parent)
         except Lost as error:
@@ -101,6 +109,33 @@ class ActionModule(ActionBase):
     def _shaped(self, raw: dict[str, t.Any], hostnames: dict[str, str]) -> list[dict[str, t.Any]]:
         return shape_runs(raw, hostnames)
 
+    def _begin(self, reader: SettingsReader, task_vars: dict[str, t.Any]) -> UnfinishedRun | None:
+        """Where measurements are kept from now on; None where the report would not be written either, which is said at once."""
+        here = task_vars["inventory_hostname"]
+        known = [task_vars["hostvars"].raw_get(host).get(INPUTS, {}) for host in ("localhost", here)]
+        run_id = next((inputs["run_id"] for inputs in known if inputs.get("run_id")), "")
+        directory = reader.read("fabric_report", here).get("fabric_report_results_dir")
+        if not run_id or not directory:
+            return None
+        unfinished = UnfinishedRun(pathlib.Path(directory).expanduser().absolute(), run_id)
+        try:
+            unfinished.begin(run_id, here, len(self._task.args["runs"]))
+        except OSError as error:
+            self._display.warning(
+                f"{unfinished.path.parent} cannot be written ({error.strerror}): what is measured now is lost if Ansible is killed"
+            )
+            return None
+        return unfinished
+
+    def _keep(self, outcome: dict[str, t.Any]) -> None:
+        """What was measured since the last look, on this machine's disk. A disk that is full is the report's to say."""
+        fresh = outcome["results"][self._kept :]
+        self._kept = len(outcome["results"])
+        if self._unfinished is not None:
+            with contextlib.suppress(OSError):
+                for run in [run for raw in fresh for run in self._shaped(raw, outcome.get("hostnames", {}))]:
+                    self._unfinished.add(without_secrets(run))
+
     def _supervise(self, directory: str, parent: int, waiting_after: int | None = None) -> dict[str, t.Any]:
         """Renew until the launcher says that it is done, or waits for more after so many runs; what it has measured is
         fetched after every run."""
@@ -124,6 +159,7 @@ class ActionModule(ActionBase):
             if status is not None and status["finished"] != finished:
                 finished = status["finished"]
                 self._last_results = self._fetch(directory) or self._last_results
+                self._keep(self._last_results)
                 self._display.v(f"nccl_tests: {finished} of {status['of']} runs finished")
             waits = status is not None and status["state"] == "waiting" and status["finished"] == waiting_after
             if waits or (status is not None and status["state"] == "done"):

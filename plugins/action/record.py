@@ -17,6 +17,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.keep_run import 
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.terminal import summary_lines
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import BENCHMARK, LOGS, SECTIONS
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.unfinished_run import UnfinishedRun
 
 INPUTS = "__inputs_checked"
 
@@ -62,6 +63,7 @@ class ActionModule(ActionBase):
         if not check_mode:
             try:
                 directory, record = keep_run(results, record)
+                UnfinishedRun(results, inputs["run_id"]).remove()
             except OSError as error:
                 result.update(failed=True, msg=f"Neither {results} nor a temporary directory can be written: {error}")
                 return result

@@ -47,7 +47,7 @@ def benchmark_part(
         part.findings = [_no_answer(node, result) for node, result in results.items() if result and _failed(result)]
         return part
     result = cleaned(results[launcher] or {})
-    runs = [{**run, **{key: withheld(run[key]) for key in TOLD_KEYS if key in run}} for run in result.pop("runs")]
+    runs = [without_secrets(run) for run in result.pop("runs")]
     add_repeat_latency(runs)
     result = withheld(result)
     part.verdicts, part.findings = judge_busbw(
@@ -63,6 +63,11 @@ def benchmark_part(
     if any(run["backend"] == "mpi" for run in runs):
         part.notes.append("GPUs were not measured: the nodes' network was, with MPI in the place of NCCL")
     return part
+
+
+def without_secrets(run: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """A run as it may be kept."""
+    return {**run, **{key: withheld(run[key]) for key in TOLD_KEYS if key in run}}
 
 
 def _failed(result: t.Mapping[str, t.Any]) -> bool:
