@@ -184,6 +184,7 @@ class BenchmarkRun:
             "claim": run.claim,
             "interfaces": self._job.interfaces(run, nodes),
             "nodes": list(nodes),
+            "addresses": {node: self._job.node(node).address for node in nodes},
             "ranks": run.ranks_per_node * len(nodes),
             "argv": self._job.argv(run, nodes) if nodes else [],
             "environment": dict(run.environment),

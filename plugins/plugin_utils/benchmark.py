@@ -12,6 +12,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._withheld import withheld
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_busbw import judge_busbw
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_containers import judge_containers, notes_of
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_failure import log_name
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import cleaned
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.repeat_latency import add_repeat_latency
 
@@ -54,7 +55,7 @@ def benchmark_part(
         runs, settings[launcher], observed, result.get("nodes_left_out", []), str(result.get("problem", ""))
     )
     for number, run in enumerate(runs, start=1):
-        name = f"{number:02d}-{run['stage']}-{run['collective']}"
+        name = log_name(number, run)
         part.logs.update({f"{name}.{key}.txt": run.pop(key) for key in LOG_KEYS if run.get(key)})
     containers = result.get("containers") or {}
     part.findings += judge_containers(containers)

@@ -10,6 +10,7 @@ import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_output import parse_nccl_tests
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import transport
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.rank_deaths import Death, first_death
 
 #: of one run's stdout or stderr in the record, in characters; a listing of thousands of ranks is no news
 TEXT_LIMIT = 200_000
@@ -53,19 +54,27 @@ def shape_run(raw: t.Mapping[str, t.Any], hostnames: t.Mapping[str, str]) -> dic
     raw: a result of _benchmark_run; hostnames: {node: what it calls itself}. Sizes in bytes, times in µs, GB/s = 1e9 bytes/s.
     """
     parsed = _parse(raw)
-    names = {hostname: node for node, hostname in hostnames.items()}
+    short = {hostname.split(".")[0]: node for node, hostname in hostnames.items()}
+    names = {**_only(raw.get("addresses", {})), **short, **{hostname: node for node, hostname in hostnames.items()}}
+    death = first_death(raw["stderr"]) if raw["rc"] else None
     failing = [names.get(host, host) for host in parsed["failing_hosts"]]
+    if death and death.host and not failing:
+        failing = [names.get(death.host, death.host)]
     run = {key: raw[key] for key in KEPT}
     run.update(
         stdout=raw["stdout"][:TEXT_LIMIT],
         stderr=raw["stderr"][:TEXT_LIMIT],
         completed=bool(parsed["completed"]),
         validated=bool(parsed["validated"]),
-        failure=failure_of(raw, parsed),
+        failure=failure_of(raw, parsed, death),
         failing_hosts=sorted({*failing, *raw["lost"], *raw["gone"]}),
         rows=[row_of(row) for table in parsed["tables"] for row in table["rows"]],
         non_finite_rows=parsed["non_finite_rows"],
-        errors=[*parsed["errors"], *(entry["text"] for entry in parsed["test_failures"])],
+        errors=[
+            *parsed["errors"],
+            *(entry["text"] for entry in parsed["test_failures"]),
+            *([death.words] if death else []),
+        ],
         nccl_version=parsed["nccl_version"],
         deltas=raw["deltas"],
         cpu_utilisation={node: delta["cpu_busy"] for node, delta in raw["deltas"].items()},
@@ -88,7 +97,15 @@ def _parse(raw: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     return {**text, **{key: report[key] for key in ("rows", "tables", "validated", "non_finite_rows")}}
 
 
-def failure_of(raw: t.Mapping[str, t.Any], parsed: t.Mapping[str, t.Any]) -> str | None:
+def _only(addresses: t.Mapping[str, str]) -> dict[str, str]:
+    """{address: node}, without addresses that several nodes have: two names of one machine."""
+    found: dict[str, list[str]] = {}
+    for node, address in addresses.items():
+        found.setdefault(address, []).append(node)
+    return {address: nodes[0] for address, nodes in found.items() if len(nodes) == 1}
+
+
+def failure_of(raw: t.Mapping[str, t.Any], parsed: t.Mapping[str, t.Any], death: Death | None = None) -> str | None:
     """The kind of failure, None for a run that is whole. What was done to the run explains what it printed, so it comes first."""
     if raw["timed_out"]:
         return "timeout"
@@ -100,6 +117,8 @@ def failure_of(raw: t.Mapping[str, t.Any], parsed: t.Mapping[str, t.Any]) -> str
         return "not_run" if raw["rc"] is None else "ended"
     if parsed["failure"]:
         return str(parsed["failure"])
+    if death:
+        return "rank_died"
     if raw["rc"] != 0:
         return "exit_status"
     if not parsed["rows"]:

@@ -17,6 +17,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation impo
     published,
     read_baseline,
 )
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_failure import judge_failure, log_name
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_nccl_log import judge_nccl_log
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.line_rates import LineRates, Nodes
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.merged_findings import merged
@@ -26,40 +27,6 @@ Verdict = dict[str, t.Any]
 
 #: measured against expected; below it a size fails, unless nccl_tests_tolerated_share says another share
 LEAST_SHARE = 0.9
-
-#: failure of a run: (what is said of it, what to do)
-FAILURES = {
-    "timeout": (
-        "the run was not finished within its time limit",
-        "look at the named nodes, or raise nccl_tests_timeout_s",
-    ),
-    "node_lost": (
-        "a node went away in the middle of the run",
-        "look at that node's console and its log: journalctl -b -1",
-    ),
-    "interrupted": ("the run was interrupted", "run it again"),
-    "not_run": ("the run was not started", "read the reason and run it again"),
-    "ended": ("the run was ended", "read the reason and run it again"),
-    "cuda": ("CUDA failed in the run", "nvidia-smi -q on the named node: memory, ECC errors, XIDs in dmesg"),
-    "nccl": ("NCCL failed in the run", "read the run's log for the first NCCL WARN"),
-    "wrong_results": (
-        "data were wrong",
-        "take the node out of service: test GPUs with dcgmi diag -r 3, and the HCA's error counters",
-    ),
-    "non_finite_values": (
-        "bandwidths were not finite numbers",
-        "run it again with nccl_tests_preset: standard; a clock may have stepped",
-    ),
-    "not_one_communicator": ("every process ran by itself", "build nccl-tests with MPI=1 and the MPI that starts it"),
-    "single_rank": ("only one rank took part", "build nccl-tests with MPI=1 and the MPI that starts it"),
-    "unparseable": ("no row could be read", "read the run's log"),
-    "exit_status": ("the program did not end well", "read the run's log"),
-    "no_rows": (
-        "the program measured nothing",
-        "read the run's log; an old program ignores options that it does not know",
-    ),
-    "incomplete": ("the table has no footer, so the run did not end by itself", "read the run's log"),
-}
 
 
 def judge_busbw(
@@ -83,8 +50,8 @@ def judge_busbw(
     least = float(settings.get("nccl_tests_tolerated_share") or LEAST_SHARE)
     rates = LineRates(nodes, settings)
     verdicts: list[Verdict] = []
-    for run in runs:
-        findings += _failure(run)
+    for number, run in enumerate(runs, start=1):
+        findings += judge_failure(run, _what(run), log_name(number, run))
         if not run["rows"]:
             continue
         expectations = Expectations(run, settings, nodes, rates, baseline)
@@ -150,41 +117,6 @@ def _not_measured(problem: str) -> Finding:
     )
 
 
-def _failure(run: Run) -> list[Finding]:
-    if run["failure"] is None:
-        return []
-    said, fix = FAILURES.get(run["failure"], (f"the run failed ({run['failure']})", "read the run's log"))
-    kept = f" ({len(run['rows'])} size(s) were measured before)" if run["rows"] else ""
-    # A run that was not started for want of nodes follows from what happened to these nodes, which is said elsewhere.
-    follows = run["failure"] == "not_run" and bool(run["failing_hosts"])
-    return [
-        Finding(
-            id=f"benchmark_{run['failure']}",
-            severity="notice" if follows else "error",
-            node=node,
-            subject=_what(run),
-            evidence=f"{said}: {_details(run, node)}{kept}",
-            expected="a whole table with its footer",
-            fix=fix,
-        )
-        for node in run["failing_hosts"] or [""]
-    ]
-
-
-def _details(run: Run, node: str) -> str:
-    """Why, in the words of whoever knows it best: the connection that ended, the launcher, the program."""
-    told = [run["lost"].get(node, ""), run["problem"], *run["errors"][:2]]
-    return "; ".join(filter(None, told)) or _last_words(run)
-
-
-def _last_words(run: Run) -> str:
-    printed = "".join(c for c in f"{run['stdout']}\n{run['stderr']}" if c.isprintable() or c == "\n")
-    lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith("#") and not set(line) <= set("-=*")]
-    status = "" if run["rc"] is None else f"exit status {run['rc']}"
-    return ", ".join(filter(None, [status, told[-1][:200] if told else ""]))
-
-
 def _verdict(run: Run, row: t.Mapping[str, t.Any], expectations: Expectations, least: float) -> Verdict:
     half = row["out_of_place"]
     size, busbw = row["size_bytes"], half["busbw_gbs"]
@@ -229,7 +161,12 @@ def _status(half: t.Mapping[str, t.Any], size: int, point: Point, least: float) 
 def _below(run: Run, judged: t.Sequence[Verdict], expectations: Expectations) -> list[Finding]:
     """One finding a run for all sizes that failed, with the worst of them; one where nothing could be judged."""
     peak = expectations.computed.peak_gbs
-    failed = [verdict for verdict in judged if verdict["status"] == "fail"]
+    wrong = run["failure"] == "wrong_results"  # which is said already, with what to do
+    failed = [
+        verdict
+        for verdict, row in zip(judged, run["rows"], strict=True)
+        if verdict["status"] == "fail" and not (wrong and row["out_of_place"]["wrong"])
+    ]
     if failed:
         worst = min(failed, key=lambda verdict: verdict["margin"] if verdict["margin"] is not None else -1.0)
         return [

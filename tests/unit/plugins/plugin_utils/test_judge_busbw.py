@@ -11,6 +11,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import FACTORS
+from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import expectation, transport
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result import shape_run, shape_runs
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_busbw import judge_busbw
@@ -81,6 +82,13 @@ def test_a_whole_run() -> None:
 CUT = HEAD + line(1 << 20, 20.0)
 
 
+#: as Open MPI 4 and 5 say it, broken where a line is full
+SIGNALLED = (
+    "----\n{program} noticed that process rank 1 with PID 4711 on node {node} exited on\nsignal 9 (Killed).\n----\n"
+)
+ADDRESSES = {"n1": "192.0.2.1", "n2": "192.0.2.2"}
+
+
 @pytest.mark.parametrize(
     ("result", "failure", "hosts"),
     [
@@ -96,6 +104,11 @@ CUT = HEAD + line(1 << 20, 20.0)
         (raw(CUT + "host-b: Test CUDA failure common.cu:892 'out of memory'\n .. host-b pid 12: Test failure common.cu:401\n", rc=2),
          "cuda", ["n2"]),
         (raw(HEAD.replace("Rank  1 ", "Rank  0 ") + line(8, 1.0) + FOOT), "not_one_communicator", []),
+        (raw(CUT, rc=137, stderr=SIGNALLED.format(program="mpirun", node="host-b")), "rank_died", ["n2"]),
+        (raw(CUT, rc=137, stderr=SIGNALLED.format(program="prterun", node="192.0.2.2"), addresses=ADDRESSES), "rank_died", ["n2"]),
+        (raw(CUT, rc=139, stderr="srun: error: host-b: task 1: Segmentation fault\nsrun: error: host-a: task 0: Terminated\n"),
+         "rank_died", ["n2"]),
+        (raw(CUT, rc=3, stderr="Process name: [prterun-host-a-77@1,1]\nExit code:    3\n"), "rank_died", []),
     ],
 )  # fmt: skip
 def test_the_exit_status_alone_says_nothing(result: dict[str, t.Any], failure: str, hosts: list[str]) -> None:
@@ -106,6 +119,47 @@ def test_the_exit_status_alone_says_nothing(result: dict[str, t.Any], failure: s
     assert f"benchmark_{failure}" in {finding.id for finding in errors}
     assert [finding.node for finding in errors if finding.id == f"benchmark_{failure}"] == (hosts or [""])
     assert len(verdicts) == len(run["rows"]), "what was measured before is kept and judged"
+
+
+def told(result: dict[str, t.Any]) -> Finding:
+    _, findings = judge_busbw([shape_run(result, NAMES)], {"nccl_tests_line_rate_gbps": 400}, NODES)
+    errors = [finding for finding in findings if finding.severity == "error"]
+    assert len(errors) == 1, "one failure is one error"
+    return errors[0]
+
+
+def test_what_is_typed_fits_what_cuda_says() -> None:
+    failed = "host-b: Test CUDA failure common.cu:892 '{}'\n .. host-b pid 12: Test failure common.cu:401\n"
+    memory = told(raw(HEAD + failed.format("out of memory"), rc=2))
+    assert memory.node == "n2" and "another process" in memory.cause and "nccl_tests_max_bytes" in memory.fix
+    ecc = told(raw(HEAD + failed.format("uncorrectable ECC error encountered"), rc=2))
+    assert ecc.node == "n2" and "memory is failing" in ecc.cause and "nvidia-smi -q -d ECC" in ecc.fix
+    other = told(raw(HEAD + failed.format("an illegal memory access was encountered"), rc=2))
+    assert other.cause == "" and "illegal memory access" in other.evidence
+
+
+def test_a_rank_that_died_is_told_with_its_signal() -> None:
+    death = told(raw(HEAD, rc=137, stderr=SIGNALLED.format(program="mpirun", node="host-b")))
+    assert "rank 1 was ended by signal 9 (Killed)" in death.evidence and "journalctl -k" in death.fix
+    assert "SIGSEGV" in told(raw(HEAD, rc=-11)).evidence, "a program that mpirun did not start"
+
+
+def test_wrong_data_are_one_finding_with_their_size() -> None:
+    text = HEAD + line(1 << 30, 45.0) + line(1 << 31, 45.0, "7") + FOOT.replace("0 OK", "14 FAILED")
+    finding = told(raw(text, rc=1))
+    assert finding.id == "benchmark_wrong_results" and "7 element(s) at 2147483648 bytes" in finding.evidence
+
+
+def test_values_that_are_no_numbers_are_counted_and_no_row_is_shown_as_a_reason() -> None:
+    rows = "".join(
+        f"  {size}  2  float  sum  -1  {value} {value} 0.0 0  1.0 1.0 1.0 0\n"
+        for size, value in ((8, "nan"), (16, "inf"))
+    )
+    finding = told(raw(HEAD + rows + FOOT))
+    assert finding.id == "benchmark_non_finite_values" and "2 row(s) hold nan or inf" in finding.evidence
+    last = told(raw(HEAD + line(8, 1.0), rc=1))
+    assert last.evidence.endswith("exit status 1 (1 size(s) were measured before)")
+    assert last.fix == "less logs/01-cluster-all_reduce.*.txt"
 
 
 def test_what_follows_from_a_lost_node_is_no_second_error() -> None:
