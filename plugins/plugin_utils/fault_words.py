@@ -24,7 +24,7 @@ WORDS: t.Mapping[str, str] = {
     "<slow>": (
         r"(?i:\bslow\w*|\blow(?:er)? (?:\w+ )?(?:bandwidth|busbw|throughput|performance|speed)\b|\bhalf (?:of )?(?:the|its|what|as)\b"
         r"|\bdegrad\w*|\btimes (?:too )?slow\w*|\bbottleneck|\bfar (?:below|from)\b|\bonly (?:about |around |~ ?)?\d[\d.]* ?(?:%|[GM]i?[Bb])"
-        r"|\b(?:bandwidth|busbw|throughput|performance|speed)\b[^\n]{0,60}\b(?:low|poor|bad|drops?|dropped|half|worse|only|limited|stays)\b"
+        r"|\b(?:bandwidth|busbw|throughput|performance|speed)\b[^\n]{0,60}\b(?:low|poor|bad|small|drops?|dropped|half|worse|only|limited|stays)\b"
         r"|\bscal\w+[^\n]{0,30}\b(?:bad|poor)\w*|\b\d+ ?% of (?:the )?(?:link|line|expect\w*|peak|theor\w*))"
     ),
     "<helps>": (

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 ROOT = pathlib.Path(__file__).parents[4]
 THREADS = json.loads((ROOT / "tests" / "fixtures" / "fault_threads.json").read_text(encoding="utf-8"))["threads"]
+MESSAGES = json.loads((ROOT / "tests" / "fixtures" / "fault_messages.json").read_text(encoding="utf-8"))["messages"]
 
 # Lines of a job that had nothing: a thread's own lines stand among hundreds of such.
 HEALTHY = """
@@ -99,6 +100,12 @@ def test_threads_of_the_field_find_their_cause(around):
     third = sum(bool(set(found[:3]) & set(expected)) for expected, found in answers)
     assert first >= 0.95 * len(answers), [each for each in answers if not each[1] or each[1][0] not in each[0]]
     assert third >= 0.99 * len(answers), [each for each in answers if not set(each[1][:3]) & set(each[0])]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message["text"][:40])
+def test_a_message_of_a_tool_names_its_fault(message):
+    """Alone, as an operator pastes it: of Open MPI, Slurm, UCX, the kernel, torch, containers."""
+    assert set(causes(message["text"])[:3]) & set(message["expected"]), causes(message["text"])
 
 
 COMPLETION = "n1:5:7 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<41000> with status=12 opcode=0 len=0 vendor err 129 (Recv)"
