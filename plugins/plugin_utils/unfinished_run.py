@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import typing as t
@@ -33,5 +34,6 @@ class UnfinishedRun:
             file.write(json.dumps(line) + "\n")
 
     def remove(self) -> None:
-        """The run is over and kept whole."""
-        self.path.unlink(missing_ok=True)
+        """The run is over and kept whole, if need be elsewhere: a place that cannot be written holds no such file."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()

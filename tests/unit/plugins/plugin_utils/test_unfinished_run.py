@@ -28,8 +28,10 @@ def test_each_line_is_whole_and_no_other_run_s(tmp_path: pathlib.Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_an_error_at_once(tmp_path: pathlib.Path) -> None:
     (tmp_path / "results").write_text("a file where a directory should be")
+    unfinished = UnfinishedRun(tmp_path / "results", "20260101T000000Z-0a1b")
     with pytest.raises(OSError, match="exists"):
-        UnfinishedRun(tmp_path / "results", "20260101T000000Z-0a1b").begin("20260101T000000Z-0a1b", "n1", 1)
+        unfinished.begin("20260101T000000Z-0a1b", "n1", 1)
+    unfinished.remove()
 
 
 def test_no_secret_is_kept() -> None:
