@@ -42,6 +42,15 @@ def parse_size(text: str) -> int:
     return int(float(match.group(1)) * _UNITS[match.group(2).upper()])
 
 
+def size_text(size: int) -> str:
+    """A size as people say it, such as 256 MiB: in the largest unit of which it is a whole number."""
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB")
+    unit = 0
+    while size and size % 1024 == 0 and unit < len(units) - 1:
+        size, unit = size // 1024, unit + 1
+    return f"{size} {units[unit]}"
+
+
 def steps(minimum: int, maximum: int, factor: float = 2.0, step_bytes: int = 0) -> list[int]:
     """The sizes from *minimum* to *maximum*: times *factor*, or plus *step_bytes* where that is given."""
     sizes = []

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import size_text
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation import (
     Baseline,
@@ -50,6 +52,7 @@ def judge_busbw(
     least = float(settings.get("nccl_tests_tolerated_share") or LEAST_SHARE)
     rates = LineRates(nodes, settings)
     verdicts: list[Verdict] = []
+    measured: list[_Told] = []
     for number, run in enumerate(runs, start=1):
         findings += judge_failure(run, _what(run), log_name(number, run))
         if not run["rows"]:
@@ -57,9 +60,37 @@ def judge_busbw(
         expectations = Expectations(run, settings, nodes, rates, baseline)
         judged = [_verdict(run, row, expectations, least) for row in run["rows"]]
         verdicts += judged
-        findings += _below(run, judged, expectations) + _published(run, nodes, least) + _transport(run)
-        findings += judge_nccl_log(run, nodes, rates, _what(run))
-    return verdicts, findings
+        told = _below(run, judged, expectations) + _published(run, nodes, least) + _transport(run)
+        told += judge_nccl_log(run, nodes, rates, _what(run))
+        worst = min((verdict["margin"] for verdict in judged if verdict["margin"] is not None), default=0.0)
+        measured += [_Told(run, worst, finding) for finding in told]
+    return verdicts, findings + _once(measured)
+
+
+class _Told(t.NamedTuple):
+    """A finding on what *run* measured. worst: its lowest margin."""
+
+    run: Run
+    worst: float
+    finding: Finding
+
+
+def _once(measured: t.Sequence[_Told]) -> list[Finding]:
+    """What collectives of one kind have in common is one finding, with the words of the one that is furthest below.
+
+    A slow link is slow for all of them: four findings would be three more to read, and nothing else to do.
+    """
+    groups: dict[tuple[str, str, str], list[_Told]] = {}
+    for told in measured:
+        groups.setdefault((told.finding.id, told.finding.node, _kind(told.run)), []).append(told)
+    findings = []
+    for (_id, _node, kind), group in groups.items():
+        first = min(group, key=lambda told: told.worst)
+        names = list(dict.fromkeys(told.run["collective"] for told in group))
+        alike = len({told.finding.evidence for told in group}) == 1
+        evidence = first.finding.evidence if alike else f"{first.run['collective']}: {first.finding.evidence}"
+        findings.append(dataclasses.replace(first.finding, subject=f"{', '.join(names)} {kind}", evidence=evidence))
+    return findings
 
 
 def _baseline(path: str) -> tuple[Baseline, list[Finding]]:
@@ -82,8 +113,12 @@ def _baseline(path: str) -> tuple[Baseline, list[Finding]]:
 
 
 def _what(run: Run) -> str:
+    return f"{run['collective']} {_kind(run)}"
+
+
+def _kind(run: Run) -> str:
     rail = f" on rail {run['rail']}" if run["rail"] else ""
-    return f"{run['collective']} ({run['backend']}, {run['stage']}{rail}, {run['transport']['claimed'] or 'any transport'})"
+    return f"({run['backend']}, {run['stage']}{rail}, {run['transport']['claimed'] or 'any transport'})"
 
 
 def _alone(run: Run) -> str:
@@ -175,7 +210,7 @@ def _below(run: Run, judged: t.Sequence[Verdict], expectations: Expectations) ->
                 severity="error",
                 node=_alone(run),
                 subject=_what(run),
-                evidence=f"{len(failed)} of {len(judged)} sizes are below; at {worst['size_bytes']} bytes {worst['why']}",
+                evidence=f"{len(failed)} of {len(judged)} sizes are below; at {size_text(worst['size_bytes'])} {worst['why']}",
                 expected="right data" if peak is None else f"busbw near {peak:.4g} GB/s for large sizes",
                 cause="a link, an HCA, a setting or a node is slower than its kind",
                 fix="ansible-playbook gpufabric.cluster.isolate names the node and link; then ansible-playbook gpufabric.cluster.diagnose",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import signal
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import size_text
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation import Run
 
@@ -120,7 +121,7 @@ def _rows(run: Run) -> list[str]:
     if run["failure"] != "wrong_results":
         return []
     wrong = [
-        f"{row[half]['wrong']:g} element(s) at {row['size_bytes']} bytes"
+        f"{row[half]['wrong']:g} element(s) at {size_text(row['size_bytes'])}"
         for row in run["rows"]
         for half in ("out_of_place", "in_place")
         if row.get(half) and row[half]["wrong"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import size_text
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.run_groups import (
     Group,
     envelope,
@@ -182,8 +183,7 @@ def _ticks(sizes: t.Collection[int]) -> dict[str, t.Any]:
     least, most = min(sizes).bit_length() - 1, max(sizes).bit_length() - 1
     step = max(1, -(-(most - least) // 10))
     powers = range(least, most + 1, step)
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
     return {
         "tickvals": [1 << power for power in powers],
-        "ticktext": [f"{1 << power % 10} {units[power // 10]}" for power in powers],
+        "ticktext": [size_text(1 << power) for power in powers],
     }

@@ -8,7 +8,12 @@ import pathlib
 
 import pytest
 from ansible_collections.gpufabric.cluster.plugins.module_utils import _benchmark_job, _launch, _ssh_trust
-from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import counts, parse_size, steps
+from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import (
+    counts,
+    parse_size,
+    size_text,
+    steps,
+)
 from ansible_collections.gpufabric.cluster.plugins.module_utils._launch import Host, Launch, Mpi
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_options import Options, letters_of
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_probe import read_programs
@@ -167,6 +172,19 @@ def test_steps_and_counts() -> None:
     assert counts("all_reduce", 1000, 3, 4) == (250, 1000)
     assert counts("all_gather", 100, 3, 4) == (8, 96), "each rank's part is rounded down to 16 bytes"
     assert counts("alltoall", 40, 3, 4) == (0, 0)
+
+
+def test_sizes_as_people_say_them() -> None:
+    said = {
+        0: "0 bytes",
+        8: "8 bytes",
+        1000: "1000 bytes",
+        1024: "1 KiB",
+        1536 << 10: "1536 KiB",
+        256 << 20: "256 MiB",
+        8 << 30: "8 GiB",
+    }
+    assert {size: size_text(size) for size in said} == said
 
 
 def test_an_endless_list_of_sizes_is_refused() -> None:

@@ -147,7 +147,7 @@ def test_a_rank_that_died_is_told_with_its_signal() -> None:
 def test_wrong_data_are_one_finding_with_their_size() -> None:
     text = HEAD + line(1 << 30, 45.0) + line(1 << 31, 45.0, "7") + FOOT.replace("0 OK", "14 FAILED")
     finding = told(raw(text, rc=1))
-    assert finding.id == "benchmark_wrong_results" and "7 element(s) at 2147483648 bytes" in finding.evidence
+    assert finding.id == "benchmark_wrong_results" and "7 element(s) at 2 GiB" in finding.evidence
 
 
 def test_values_that_are_no_numbers_are_counted_and_no_row_is_shown_as_a_reason() -> None:
@@ -160,6 +160,19 @@ def test_values_that_are_no_numbers_are_counted_and_no_row_is_shown_as_a_reason(
     last = told(raw(HEAD + line(8, 1.0), rc=1))
     assert last.evidence.endswith("exit status 1 (1 size(s) were measured before)")
     assert last.fix == "less logs/01-cluster-all_reduce.*.txt"
+
+
+def test_what_collectives_have_in_common_is_told_once_with_the_worst() -> None:
+    slow = {"all_reduce": 20.0, "all_gather": 10.0, "alltoall": 30.0}
+    runs = [
+        shape_run(raw(HEAD + line(1 << 30, busbw) + FOOT, collective=name, nodes=["n1"], stage="node"), NAMES)
+        for name, busbw in slow.items()
+    ]
+    settings = {"nccl_tests_expect": [{"busbw_gbs": 100}], "nccl_tests_line_rate_gbps": 800}
+    _, findings = judge_busbw(runs, settings, NODES)
+    (finding,) = [finding for finding in findings if finding.id == "busbw_below_expected"]
+    assert finding.subject.startswith("all_reduce, all_gather, alltoall (nccl, node") and finding.node == "n1"
+    assert finding.evidence.startswith("all_gather: 1 of 1 sizes are below") and "10 GB/s" in finding.evidence
 
 
 def test_what_follows_from_a_lost_node_is_no_second_error() -> None:
