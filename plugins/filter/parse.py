@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import re
 import typing as t
 
 from ansible.errors import AnsibleFilterError
@@ -25,6 +27,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.rdma
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.show_gids import parse_show_gids
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.faults import add_findings
 
+_QUOTED = re.compile(r'\s*(".*"),?\s*\Z')
 _MOST_BYTES = 256 << 20  # of a compressed capture, uncompressed
 
 Parser = t.Callable[[str], "dict[str, t.Any]"]
@@ -73,7 +76,15 @@ def _with_line_ends(text: str) -> str:
     text = text.replace("\x00", "")
     if "\n" in text.strip() or text.lstrip()[:1] in ("{", "["):
         return text
-    return text.replace("\r", "\n") if "\r" in text.strip() else text.replace("\\n", "\n").replace("\\t", "\t")
+    if "\r" in text.strip():
+        return text.replace("\r", "\n")
+    quoted = _QUOTED.match(text)
+    if quoted:
+        try:
+            return str(json.loads(quoted.group(1)))
+        except ValueError:
+            text = quoted.group(1)[1:-1]
+    return text.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def _filter(parser: Parser) -> t.Callable[[object], dict[str, t.Any]]:

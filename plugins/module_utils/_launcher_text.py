@@ -15,6 +15,7 @@ _TAG = re.compile(
     r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?:[A-Z]{2,5} )?\d{4})?"
     r"(?:\[[^\[\]\s]{0,200}?\d+,\d+\])?(?:\[[^\[\]\s]{1,200}:\d+\])?<std(?:out|err|diag)>:"
 )
+_NBSP_READ_AS_LATIN_1 = re.compile("\u00c2[\u00a0 ]")  # a web page's two bytes of one blank
 _NEWLINE = re.compile(r"\r\n|\n|\r")
 _ESCAPED_NEWLINE = re.compile(r"\\r\\n|\\n")
 # What stands before a line's own text: srun -l "12: ", pdsh "node01: ", clush, "[0] ", torchrun "[trainer0|0]:", kubectl, docker.
@@ -31,6 +32,8 @@ def lines_of(text: str) -> list[str]:
     text = text.replace("\x00", "").replace("\ufeff", "")
     if "\x1b" in text or "m" in text:
         text = _ANSI.sub("", text)
+    if "\u00c2" in text:
+        text = _NBSP_READ_AS_LATIN_1.sub(" ", text)
     if "<std" in text:
         text = _TAG.sub("", text)
     if text.count("\\n") > 4 * text.count("\n") + 2:

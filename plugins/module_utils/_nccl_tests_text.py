@@ -39,6 +39,8 @@ _HEADER = re.compile(r"\b(?:size|bytes)\s+(?:count|N)\s+type\b(.*)")
 # What a web page or a JSON line has glued behind the last name is none of it.
 _HEADER_NAME = re.compile(r"(?<!\S)[#\w]+%?")
 _INSIDE_A_NUMBER = frozenset("0123456789.")
+_LONGEST_LABEL = 300
+_SHAPE_PARTS = re.compile(r"([0-9]+|\s+)")
 _LONGEST_ROW = 4000  # characters, what may be glued behind it included
 _COLUMNS_OF_A_TABLE = 9
 _BLANK_HALF = 24  # writeBenchMarkLineNullBody() leaves 32 blanks where the out-of-place half would stand
@@ -169,6 +171,12 @@ class _Pending:
         self.leading_blank = False
         self.timestamp: str | None = None
         self.cut_line = ""  # the whole line, where it ends with a value that may go on in the next one
+        self.before = ""  # what stood before the row on its line
+
+    def ends_a_half(self, more: int) -> bool:
+        """Whether that many values more would complete one half or the row."""
+        widths = self.layout.widths
+        return len(self.tokens) + more in (widths[0], sum(widths))
 
     def widths(self) -> list[int] | None:
         """The number of values in each half once they are complete, else None."""
@@ -205,6 +213,22 @@ class _Pending:
             if _FIELDS[name] == "time_us" and self.layout.milliseconds and value is not None:
                 value = value * 1000.0
             setattr(half, _FIELDS[name], value)
+
+
+def _end_of_shape(before: str, line: str) -> int:
+    """Where the same ends that stood before a row, its digits aside: a label, a clock, a number of the line, a quotation mark.
+
+    0 for a line that does not begin so.
+    """
+    shape = before.rstrip()
+    if not shape or len(shape) > _LONGEST_LABEL:
+        return 0
+    pattern = "".join(
+        r"\d+" if part.isdigit() else r"\s+" if part.isspace() else re.escape(part)
+        for part in _SHAPE_PARTS.split(shape)
+    )
+    found = re.match(pattern + r"(?=\s)", line)
+    return found.end() if found else 0
 
 
 class _TextReader:
@@ -268,6 +292,7 @@ class _TextReader:
             for word in match.group(1, 2)
         )
         self.pending = _Pending(size, count, match.group(3), redop, root, self.layout)
+        self.pending.before = line[: match.start()]
         gap = len(line[position:]) - len(line[position:].lstrip())
         self.pending.leading_blank = gap >= _BLANK_HALF
         if not line[end:].strip():
@@ -327,13 +352,17 @@ class _TextReader:
             return False
         if self.pending.cut_line and line[:1] in _INSIDE_A_NUMBER and self._unwrapped(self.pending, line):
             return True
-        for start in (0, LABEL.match(line).end()):  # type: ignore[union-attr]  # every part of LABEL is optional
+        label = LABEL.match(line).end()  # type: ignore[union-attr]  # every part of LABEL is optional
+        shape = _end_of_shape(self.pending.before, line)
+        for start in (shape,) if shape else (0, label):
             tokens, end, stamp = self._values(line, start)
-            if not tokens or not (line[:1].isspace() or start):
+            if not tokens:
                 continue
             rest = line[end:]
             if rest[:1].isspace() and rest.strip():
                 continue  # values of another line, not the rest of this one
+            if not (line[:1].isspace() or start or self.pending.ends_a_half(len(tokens))):
+                continue  # where the indentation got lost, only as many values as are missing
             if len(self.pending.tokens) + len(tokens) <= sum(self.pending.layout.widths):
                 self.extend(tokens, stamp)
                 self.rest(rest)

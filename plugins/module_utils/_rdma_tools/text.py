@@ -59,6 +59,10 @@ _LISTED_LINE = re.compile(
 )
 _LIST_OF_LINES = re.compile(r"(?:lines|stdout|msg|output)['\"]?[ \t]{0,4}:[ \t]{0,4}\[?[ \t]{0,4}$", re.MULTILINE)
 _JSON_KEY = re.compile(r"^[ \t]{0,64}\"[^\"\n]{1,128}\"[ \t]{0,4}:", re.MULTILINE)
+_ONE_LINE_A_HOST = re.compile(
+    r"^(\S{1,253} \| [A-Z]{2,16} \| rc=-?[0-9]{1,4}) \| \(stdout\) ?", re.MULTILINE
+)  # `ansible -o`
+_STDERR_BEHIND = re.compile(r" \(stderr\) ")
 _NBSP_READ_AS_LATIN_1 = re.compile("\u00c2[\u00a0 ]")  # a mail archive's two bytes of one blank
 
 _LABEL = re.compile(
@@ -71,7 +75,7 @@ _LABEL = re.compile(
     r"|(?P<number>[ \t]{0,8}[0-9]{1,6}(?:[:|-]|\t)[ \t]?)"
     r"|(?P<host>[\w.@/-]{1,253}:[ \t]?)"
     r"|(?P<quote>[ \t]{0,8}(?:>[ \t]?){1,16})"
-    r"|(?P<remark>[ \t]{0,32}(?:#{1,4}|/{2,3}|\*|;|-)[ \t]?)"  # an answer kept in a comment of a script or program, or in a list
+    r"|(?P<remark>[ \t]{0,32}(?:#{1,4}|/{2,3}|\*|;|-|\+)[ \t]?)"  # an answer kept in a comment of a script or program, or in a list
 )
 _RANK_OR_LINE = re.compile(r"[ \t]{0,8}[0-9]{1,6}(?:[:|-]|\t)")
 _CHANGING = frozenset(
@@ -132,6 +136,8 @@ def clean(text: str) -> str:
         text = html.unescape(text)
     text = _TERMINAL.sub("", text.replace("\r\n", "\n"))
     text = _NBSP_READ_AS_LATIN_1.sub(" ", text)
+    if " | (stdout)" in text:
+        text = _STDERR_BEHIND.sub("\n", _ONE_LINE_A_HOST.sub(r"\1 >>\n", text))
     if _LIST_OF_LINES.search(text) or not _JSON_KEY.search(text):  # the lists of another document are its own
         text = _LISTED_LINE.sub(_unlisted, text)
     return text.translate(_LOOKALIKE).translate(_INVISIBLE)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pathlib
 import typing as t
 
@@ -89,8 +90,10 @@ def test_text_lines_and_bytes_are_the_same(name: str) -> None:
         lambda text: text.encode("utf-16"),
         lambda text: text.replace("\n", "\r"),
         lambda text: text.replace("\t", "\\t").replace("\n", "\\n"),
+        lambda text: f"    {json.dumps(text)},\n",
+        lambda text: '"' + text.replace("\t", "\\t").replace("\n", "\\n") + '"',
     ],
-    ids=["gzip", "utf-16", "old line ends", "a string within JSON"],
+    ids=["gzip", "utf-16", "old line ends", "a string within JSON", "a string of JSON", "a string in quotes"],
 )
 @pytest.mark.parametrize("name", sorted(PARSERS))
 def test_a_capture_reads_the_same_however_it_was_saved(name: str, saved: t.Callable[[str], str | bytes]) -> None:

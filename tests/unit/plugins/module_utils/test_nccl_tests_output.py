@@ -197,6 +197,37 @@ def test_a_row_is_found_whatever_stands_around_it(text):
     assert only_row(text) == ROW
 
 
+@pytest.mark.parametrize(
+    "labelled",
+    [
+        lambda n, line: f"> {line}",
+        lambda n, line: f"# {line}",
+        lambda n, line: f" * {line}",
+        lambda n, line: f"+ {line}",
+        lambda n, line: f"node-1  | {line}",
+        lambda n, line: f"{n + 7:6}\t{line}",
+        lambda n, line: f"{n + 7}:{line}",
+        lambda n, line: f"Nov  2 10:00:{n + 8:02} gpu-7 check[4711]: {line}",
+        lambda n, line: f"[2026-11-02T10:00:{n:02}.5+01:00 check:{n} probe.cc:16{n} INFO] {line}",
+        lambda n, line: f'        "{line}",',
+        lambda n, line: f"  - '{line}'",
+        lambda n, line: f"^[[1m{line}^[[0m",
+        lambda n, line: line.strip(),
+        lambda n, line: line.replace("  ", "\u00c2\u00a0\u00c2 "),
+    ],
+)
+def test_a_row_in_pieces_behind_any_label_is_one_row(labelled):
+    text = (
+        HEADER
+        + HEAD
+        + "n7:311:311 [0] NCCL INFO a\nn7:311:311 [0] NCCL INFO b\n"
+        + FIRST
+        + "n7:311:315 [0] NCCL INFO c\n"
+        + SECOND
+    )
+    assert only_row("".join(labelled(n, line) + "\n" for n, line in enumerate(text.splitlines()))) == ROW
+
+
 def test_an_asterisk_behind_an_error_is_no_part_of_it():
     """rccl-tests up to 2.13 marks what is beyond its threshold."""
     old = HEADER.replace("   redop    root", "   redop").replace("#wrong", " error")

@@ -524,6 +524,20 @@ def test_iblinkinfo_of_every_age(header: str, measures: str, wanted: tuple[str, 
     )
 
 
+def test_one_line_a_host_of_ansible() -> None:
+    text = (
+        r"gpu-1 | CHANGED | rc=0 | (stdout) CA 'mlx5_0'\n\tCA type: MT4129\n\tPort 1:\n\t\tState: Active" + "\n"
+        r"gpu-2 | FAILED | rc=255 | (stdout) CA 'mlx5_0' (stderr) ibpanic: [4] main: stat of IB device 'mlx5_3' failed: x"
+        + "\n"
+    )
+    found = parser("ibstat")(text)
+    assert [(ca["host"], ca["ports"]) for ca in found["cas"]] == [
+        ("gpu-1", [{"port": 1, "state": "Active"}]),
+        ("gpu-2", []),
+    ]
+    assert found["unreadable_ca"] == ["mlx5_3"]
+
+
 def test_iblinkinfo_of_a_port_that_was_not_answered_for() -> None:
     (link,) = parser("iblinkinfo")(
         '      5    7[  ] ==( 4X  53.125 Gbps Active/  LinkUp)==>      "Port not available"\n'
