@@ -31,6 +31,17 @@ Verdict = dict[str, t.Any]
 LEAST_SHARE = 0.9
 
 
+#: (cause, fix) of bandwidth that is too low: of one node by itself, whose GPUs it is, and of several, of which any may be the one
+SLOW_NODE = (
+    "a GPU, its clocks or an NVLink of this node is slower than its kind",
+    "on the node: nvidia-smi nvlink -s; nvidia-smi -q -d PERFORMANCE,CLOCK; dcgmi diag -r 3",
+)
+SLOW_FABRIC = (
+    "a link, an HCA, a setting or a node is slower than its kind",
+    "ansible-playbook gpufabric.cluster.isolate names the node and link; then ansible-playbook gpufabric.cluster.diagnose",
+)
+
+
 def judge_busbw(
     runs: t.Sequence[Run],
     settings: t.Mapping[str, t.Any],
@@ -204,6 +215,7 @@ def _below(run: Run, judged: t.Sequence[Verdict], expectations: Expectations) ->
     ]
     if failed:
         worst = min(failed, key=lambda verdict: verdict["margin"] if verdict["margin"] is not None else -1.0)
+        cause, fix = SLOW_NODE if run["stage"] == "node" else SLOW_FABRIC
         return [
             Finding(
                 id="busbw_below_expected",
@@ -212,8 +224,8 @@ def _below(run: Run, judged: t.Sequence[Verdict], expectations: Expectations) ->
                 subject=_what(run),
                 evidence=f"{len(failed)} of {len(judged)} sizes are below; at {size_text(worst['size_bytes'])} {worst['why']}",
                 expected="right data" if peak is None else f"busbw near {peak:.4g} GB/s for large sizes",
-                cause="a link, an HCA, a setting or a node is slower than its kind",
-                fix="ansible-playbook gpufabric.cluster.isolate names the node and link; then ansible-playbook gpufabric.cluster.diagnose",
+                cause=cause,
+                fix=fix,
             )
         ]
     unjudged = [verdict for verdict in judged if verdict["status"] == "unjudged"]

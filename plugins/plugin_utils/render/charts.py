@@ -169,11 +169,19 @@ _SCALES = {
 
 
 def _label(trace: Trace, points: int) -> dict[str, t.Any]:
-    """Text at one end of a line; it may stand out of the plot, whose range knows nothing of it."""
+    """Text at one end of a line; it may stand out of the plot, whose range knows nothing of it. Markers that nobody sees keep it off
+    the line."""
     position, end = PLACES[trace.place]
     text = [""] * points
     text[end] = trace.label
-    return {"mode": "lines+text", "text": text, "textposition": position, "cliponaxis": False, "showlegend": False}
+    return {
+        "mode": "lines+markers+text",
+        "marker": {"size": 9, "opacity": 0},
+        "text": text,
+        "textposition": position,
+        "cliponaxis": False,
+        "showlegend": False,
+    }
 
 
 def _ticks(sizes: t.Collection[int]) -> dict[str, t.Any]:

@@ -172,6 +172,7 @@ def test_what_collectives_have_in_common_is_told_once_with_the_worst() -> None:
     _, findings = judge_busbw(runs, settings, NODES)
     (finding,) = [finding for finding in findings if finding.id == "busbw_below_expected"]
     assert finding.subject.startswith("all_reduce, all_gather, alltoall (nccl, node") and finding.node == "n1"
+    assert "nvidia-smi nvlink -s" in finding.fix, "isolate would not tell more: the node is known"
     assert finding.evidence.startswith("all_gather: 1 of 1 sizes are below") and "10 GB/s" in finding.evidence
 
 
