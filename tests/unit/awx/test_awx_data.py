@@ -70,6 +70,18 @@ def as_role_takes(answer: t.Any, option: t.Mapping[str, t.Any]) -> t.Any:
     return {"true": True, "false": False}.get(answer, answer) if option.get("type") == "bool" else answer
 
 
+@pytest.mark.parametrize("kind", ["job_templates", "credential_types"])
+def test_no_two_are_called_alike(kind: str) -> None:
+    """AWX knows a template by its name: of two alike, each would undo the other at every run."""
+    names = [one["name"] for one in data()[kind]]
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_the_workflows_steps_are_job_templates_with_names_of_their_own() -> None:
+    steps = [step["identifier"] for step in data()["workflow"]["nodes"]]
+    assert sorted(set(steps)) == sorted(steps)
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_templates_survey_fits_the_roles_that_its_playbook_runs(name: str) -> None:
     assert faults(TEMPLATES[name], data()["questions"]) == []
