@@ -11,6 +11,7 @@ import typing as t
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import nccl_tests_plan
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.launch_nodes import facts_of
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.majority import listed
 
 TRUST, TOOLS, BUILD = "__launch_trust_observed", "__nccl_tests_tools", "__nccl_tests_build"
 
@@ -40,6 +41,9 @@ class ActionModule(ActionBase):
         used = {node.name for node in means}
         machines = len({node["machine"] for node in launch["nodes"] if node["name"] in used})
         plan = nccl_tests_plan.plan(means, launch["launcher"], machines, settings, launch["control_networks"])
+        if not launch["nodes"]:
+            said = [f"{entry['node']}: {entry['why']}" for entry in launch["left_out"]]
+            plan.problem = f"no node can take part ({listed(said, 3)})"
         nodes = [
             {key: node[key] for key in ("name", "address", "port", "networks")}
             for node in launch["nodes"]

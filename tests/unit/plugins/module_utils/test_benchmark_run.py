@@ -159,6 +159,8 @@ def test_nodes_alone(lease: Lease) -> None:
         ({"datatype": "floot"}, {}, "datatype: one of"),
         ({"nodes": ["n7"]}, {}, "n7 is none of nodes"),
         ({"collective": "broadcast"}, {}, "there is no such program"),
+        ({}, {"command_prefix": ["no-such-container", "exec"]}, "no-such-container is not installed"),
+        ({}, {"command_prefix": [str(PROGRAMS / "container"), "/nowhere.sif"]}, "could not open image /nowhere.sif"),
         ({}, {"here": "n9"}, "here: one of nodes is expected"),
         ({}, {"mpirun": "/nowhere/mpirun"}, "/nowhere/mpirun is not installed"),
         ({}, {"run_id": "../.."}, "a run's name is made of"),

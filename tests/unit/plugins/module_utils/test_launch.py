@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import pathlib
 
 import pytest
@@ -172,6 +174,23 @@ def test_steps_and_counts() -> None:
     assert counts("all_reduce", 1000, 3, 4) == (250, 1000)
     assert counts("all_gather", 100, 3, 4) == (8, 96), "each rank's part is rounded down to 16 bytes"
     assert counts("alltoall", 40, 3, 4) == (0, 0)
+
+
+def test_slurm_s_container_joins_the_launcher_s_srun() -> None:
+    """Its image is an option of the srun that starts the ranks; a node alone is a job of its own on that node."""
+    nodes = (_benchmark_job.Node("n1", "192.0.2.1"), _benchmark_job.Node("n2", "192.0.2.2", slurm="gpu-2"))
+    options = ("--container-image=/images/nccl.sqsh",)
+    run = _benchmark_job.Run(
+        "cluster", "all_reduce", "nccl", ("/opt/all_reduce_perf",), ("-b", "8"), ("n1", "n2"), srun_options=options
+    )
+    job = _benchmark_job.Job("run", "srun", "n1", nodes, (run,), MPI4, "/run/x", "root", True)
+    argv = job.argv(run, ["n1", "n2"])
+    assert argv[0] == "srun" and argv.count("srun") == 1 and "--nodelist=n1,gpu-2" in argv
+    assert argv[-4:] == [*options, "/opt/all_reduce_perf", "-b", "8"]
+    again = _benchmark_job.Job.from_dict(json.loads(json.dumps(job.as_dict())))
+    assert again.argv(again.runs[0], ["n1", "n2"]) == argv, "as the launcher reads it"
+    alone = job.alone(dataclasses.replace(run, alone=True), "n2")
+    assert alone == ("srun", *options, "--nodes=1", "--ntasks=1", "--nodelist=gpu-2", "/opt/all_reduce_perf", "-b", "8")
 
 
 def test_sizes_as_people_say_them() -> None:
