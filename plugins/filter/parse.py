@@ -27,7 +27,8 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.rdma
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.show_gids import parse_show_gids
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.faults import add_findings
 
-_QUOTED = re.compile(r'\s*(".*"),?\s*\Z')
+# A string of JSON, or Python's bytes, perhaps within CompletedProcess(args=..., returncode=0, stdout=b'...').
+_QUOTED = re.compile(r"""\s*(?:.{0,4000}?\bstdout=)?b?(["'])(.*?)\1(?:, stderr=.*)?[),]{0,2}\s*\Z""")
 _MOST_BYTES = 256 << 20  # of a compressed capture, uncompressed
 
 Parser = t.Callable[[str], "dict[str, t.Any]"]
@@ -80,10 +81,11 @@ def _with_line_ends(text: str) -> str:
         return text.replace("\r", "\n")
     quoted = _QUOTED.match(text)
     if quoted:
+        text = quoted.group(2)
         try:
-            return str(json.loads(quoted.group(1)))
+            return str(json.loads(f'"{text}"'))
         except ValueError:
-            text = quoted.group(1)[1:-1]
+            text = text.replace("\\'", "'")
     return text.replace("\\n", "\n").replace("\\t", "\t")
 
 

@@ -35,6 +35,8 @@ _LOOKALIKE = str.maketrans(
         "\u201c": '"',
         "\u201d": '"',
         "\uff1a": ":",
+        "\u2502": " ",  # the frames of tmux's panes
+        "\u2503": " ",
     }
 )
 _MARKUP = re.compile(r"</?(?:br|pre|code|span|font|div|p|b|strong|em|li|td|tr)\b[^<>\n]{0,256}>", re.IGNORECASE)

@@ -91,9 +91,20 @@ def test_text_lines_and_bytes_are_the_same(name: str) -> None:
         lambda text: text.replace("\n", "\r"),
         lambda text: text.replace("\t", "\\t").replace("\n", "\\n"),
         lambda text: f"    {json.dumps(text)},\n",
+        lambda text: repr(text.encode()),
+        lambda text: f"CompletedProcess(args=['x', '-y'], returncode=0, stdout={text.encode()!r}, stderr=b'')",
         lambda text: '"' + text.replace("\t", "\\t").replace("\n", "\\n") + '"',
     ],
-    ids=["gzip", "utf-16", "old line ends", "a string within JSON", "a string of JSON", "a string in quotes"],
+    ids=[
+        "gzip",
+        "utf-16",
+        "old line ends",
+        "a string within JSON",
+        "a string of JSON",
+        "bytes of Python",
+        "a process of Python",
+        "a string in quotes",
+    ],
 )
 @pytest.mark.parametrize("name", sorted(PARSERS))
 def test_a_capture_reads_the_same_however_it_was_saved(name: str, saved: t.Callable[[str], str | bytes]) -> None:

@@ -81,7 +81,9 @@ def test_a_launch_that_waits_ends_with_its_lease(lease: Lease) -> None:
     assert not pathlib.Path(lease.directory).exists()
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="isolate decides on the controller, whose Python is 3.11 or later")
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="isolate decides on the controller, whose Python is 3.11 or later"
+)
 def test_isolate_names_a_slow_node_through_an_open_launch(lease: Lease) -> None:
     names = ("n1", "n2", "n3", "n4")
     nodes = {name: NodeMeans(name, {"ports": []}, 1, {}) for name in names}

@@ -145,6 +145,7 @@ WAYS: dict[str, t.Callable[[str], str]] = {
     "blanks of a mail read as Latin-1": lambda text: text.replace("\t", "        ").replace(
         "  ", "\u00c2\u00a0\u00c2 "
     ),
+    "a pane of tmux": lambda text: each_line(text.expandtabs(8), lambda _, line: f"\u2502{line:<120}\u2502"),
     "a logger's brackets": lambda text: each_line(
         text, lambda n, line: f"[2026-11-02T10:00:{n % 60:02}.5+01:00 check:{n} probe.cc:16{n % 7} INFO] {line}"
     ),
