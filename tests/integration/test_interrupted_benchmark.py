@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import signal
 import stat
 import subprocess
 import time
@@ -30,7 +29,7 @@ def wait_for(what: str, there: object, seconds: float = LONG_S) -> None:
 
 
 def test_what_was_measured_outlives_a_killed_controller(tmp_path: pathlib.Path) -> None:
-    cluster = LocalCluster(tmp_path, nccl_tests_repeats=1000, nccl_tests_ttl_s=10)
+    cluster = LocalCluster(tmp_path, nccl_tests_repeats=1000)
     with (tmp_path / "printed").open("wb") as printed:
         ansible = subprocess.Popen(
             cluster.command("nccl_tests"), cwd=ROOT, stdout=printed, stderr=printed, start_new_session=True
@@ -45,15 +44,16 @@ def test_what_was_measured_outlives_a_killed_controller(tmp_path: pathlib.Path) 
         wait_for("a third line", lambda: len(kept()) >= 3 or ansible.poll() is not None)
         assert ansible.poll() is None, (tmp_path / "printed").read_text()[-3000:]
     finally:
-        os.kill(ansible.pid, signal.SIGKILL)
+        ansible.kill()
         ansible.wait(LONG_S)
     (path,) = cluster.results.glob("*.unfinished.jsonl")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     # The last line may be half of one: the worker process goes on until it sees that Ansible is gone.
     about, *runs = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
     assert (about["launcher"], about["planned"]) == ("n1", 1000) and "before this run was judged" in about["why"]
-    assert len(runs) >= 2 and all(len(run["rows"]) == 4 and run["failure"] is None for run in runs)
+    assert len(runs) >= 2 and all(len(run["rows"]) == 4 and run["failure"] is None for run in runs[:2])
     mark = next(argument for argument in runs[0]["argv"] if argument.startswith(f"{_run_processes.MARKER}="))
     lease = Lease(RootedFs("/"), mark.partition("=")[2])
     wait_for("the end of the lease", lambda: not os.path.exists(lease.directory))
-    assert _run_processes.of_run(RootedFs("/"), lease.run_id, lease.directory) == []
+    # The guard that took the lease back is the last of them to end.
+    wait_for("the last process's end", lambda: not _run_processes.of_run(RootedFs("/"), lease.run_id, lease.directory))
