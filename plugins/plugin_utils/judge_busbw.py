@@ -22,7 +22,8 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.expectation impo
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_failure import judge_failure, log_name
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_nccl_log import judge_nccl_log
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.line_rates import LineRates, Nodes
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.merged_findings import merged
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.majority import listed
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.merged_findings import NAMED_NODES, merged
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_reader import RunUnreadable, read_run
 
 Verdict = dict[str, t.Any]
@@ -55,9 +56,13 @@ def judge_busbw(
     A verdict: stage, collective, rail, transport, nodes, size_bytes, busbw_gbs, expected_busbw_gbs,
     expected_from, line_rate_gbs, utilisation (busbw / line rate), margin, status, why.
     """
-    findings = merged({entry["node"]: [_left_out(entry)] for entry in left_out}, of_all=False)
-    if problem and not runs:
-        findings.append(_not_measured(problem))
+    nothing = problem if not runs else ""
+    # Nodes that are why nothing was measured are named there: one cause is one finding.
+    at_fault = [entry["node"] for entry in left_out if entry["why"] == nothing]
+    others = {entry["node"]: [_left_out(entry)] for entry in left_out if entry["why"] != nothing}
+    findings = merged(others, of_all=False)
+    if nothing:
+        findings.append(_not_measured(nothing, at_fault))
     baseline, problems = _baseline(str(settings.get("nccl_tests_baseline") or ""))
     findings += problems
     least = float(settings.get("nccl_tests_tolerated_share") or LEAST_SHARE)
@@ -151,13 +156,14 @@ def _left_out(entry: t.Mapping[str, str]) -> Finding:
     )
 
 
-def _not_measured(problem: str) -> Finding:
+def _not_measured(problem: str, nodes: t.Sequence[str]) -> Finding:
+    where = f"{listed(nodes, NAMED_NODES)}: " if nodes else ""
     return Finding(
         id="benchmark_not_run",
         severity="error",
         node="",
         subject="benchmark",
-        evidence=f"nothing was measured: {problem}",
+        evidence=f"nothing was measured: {where}{problem}",
         expected="a measurement over at least two nodes",
         fix="correct what the reason says, or add nodes to the inventory; without a benchmark: --skip-tags nccl_tests",
     )

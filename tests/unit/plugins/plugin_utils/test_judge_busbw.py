@@ -176,6 +176,17 @@ def test_what_collectives_have_in_common_is_told_once_with_the_worst() -> None:
     assert finding.evidence.startswith("all_gather: 1 of 1 sizes are below") and "10 GB/s" in finding.evidence
 
 
+def test_nodes_that_are_why_nothing_was_measured_are_one_finding() -> None:
+    why = "it has no all_reduce_perf in /opt"
+    left_out = [{"node": "n1", "why": why}, {"node": "n2", "why": why}, {"node": "n3", "why": "it has no GPU"}]
+    _, findings = judge_busbw([], {}, NODES, left_out, why)
+    assert [(finding.id, finding.node) for finding in findings] == [
+        ("node_not_measured", "n3"),
+        ("benchmark_not_run", ""),
+    ]
+    assert findings[1].evidence == f"nothing was measured: n1, n2: {why}"
+
+
 def test_what_follows_from_a_lost_node_is_no_second_error() -> None:
     gone = {"n2": "its connection ended"}
     lost = shape_run(raw(CUT, rc=1, lost=gone, claim="tcp", backend="mpi"), NAMES)
