@@ -112,7 +112,8 @@ class ActionModule(ActionBase):
     def _begin(self, reader: SettingsReader, task_vars: dict[str, t.Any]) -> UnfinishedRun | None:
         """Where measurements are kept from now on; None where the report would not be written either, which is said at once."""
         here = task_vars["inventory_hostname"]
-        known = [task_vars["hostvars"].raw_get(host).get(INPUTS, {}) for host in ("localhost", here)]
+        # A play on localhost before this one has an identifier of its own; the report goes by the nodes', and so does this.
+        known = [task_vars["hostvars"].raw_get(host).get(INPUTS, {}) for host in (here, "localhost")]
         run_id = next((inputs["run_id"] for inputs in known if inputs.get("run_id")), "")
         directory = reader.read("fabric_report", here).get("fabric_report_results_dir")
         if not run_id or not directory:

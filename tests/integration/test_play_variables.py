@@ -34,3 +34,4 @@ def test_variables_of_a_play_and_of_a_role_are_judged_by(tmp_path: pathlib.Path)
     )
     (group,) = record["settings"]["benchmark"]
     assert group["values"]["nccl_tests_line_rate_gbps"] == 800 and group["nodes"] == ["n1", "n2"]
+    assert list(cluster.results.glob("*.unfinished.jsonl")) == [], "a play on localhost has another run identifier"
