@@ -56,7 +56,11 @@ class ActionModule(ActionBase):
         found: list[Finding] = []
         for node in nodes:
             variables = hostvars[node]
-            for name in (name for name in variables if specs.concerns(name)):
+            for name in variables:
+                if not specs.concerns(name):
+                    problem = role_specs.elsewhere_finding(name, node)
+                    found += [problem] if problem else []
+                    continue
                 problem = role_specs.name_finding(name, node, specs)
                 if problem is None:
                     try:

@@ -129,13 +129,21 @@ class ActionModule(ActionBase):
         return unfinished
 
     def _keep(self, outcome: dict[str, t.Any]) -> None:
-        """What was measured since the last look, on this machine's disk. A disk that is full is the report's to say."""
+        """What was measured since the last look, on this machine's disk, and a word of it for whoever waits.
+
+        A disk that is full is the report's to say.
+        """
         fresh = outcome["results"][self._kept :]
         self._kept = len(outcome["results"])
-        if self._unfinished is not None:
+        if self._unfinished is None:
+            return
+        for run in [run for raw in fresh for run in self._shaped(raw, outcome.get("hostnames", {}))]:
+            said = run["failure"] or "measured"
+            self._display.display(
+                f"nccl_tests: {run['stage']} {run['collective']}: {said}; {self._kept} of {len(self._task.args['runs'])} runs are over"
+            )
             with contextlib.suppress(OSError):
-                for run in [run for raw in fresh for run in self._shaped(raw, outcome.get("hostnames", {}))]:
-                    self._unfinished.add(without_secrets(run))
+                self._unfinished.add(without_secrets(run))
 
     def _supervise(self, directory: str, parent: int, waiting_after: int | None = None) -> dict[str, t.Any]:
         """Renew until the launcher says that it is done, or waits for more after so many runs; what it has measured is

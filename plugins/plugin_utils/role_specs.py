@@ -24,6 +24,9 @@ SHARED_PREFIX = "gpufabric_"
 #: likeness (difflib ratio) above which an unknown name is taken for a misspelt one
 MISSPELT = 0.75
 
+#: the same for a name that does not even begin as one of this collection does, and may be somebody else's
+MISSPELT_ELSEWHERE = 0.93
+
 
 @dataclasses.dataclass(frozen=True)
 class Specs:
@@ -40,6 +43,11 @@ class Specs:
     def concerns(self, name: str) -> bool:
         return name.startswith(SHARED_PREFIX) or self.role_of(name) is not None
 
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every variable that is read."""
+        return (*self.shared, *(name for options in self.options.values() for name in options))
+
 
 @functools.lru_cache(maxsize=1)
 def load_specs(collection: pathlib.Path = COLLECTION) -> Specs:
@@ -55,8 +63,32 @@ def load_specs(collection: pathlib.Path = COLLECTION) -> Specs:
     return Specs(options, frozenset(words))
 
 
+@functools.lru_cache(maxsize=4096)
+def _meant(name: str) -> str:
+    """The variable of this collection that a name outside of it nearly is (nccl_test_... for nccl_tests_...), or ""."""
+    nearest = difflib.get_close_matches(name, load_specs().names, n=1, cutoff=MISSPELT_ELSEWHERE)
+    return nearest[0] if nearest else ""
+
+
+def elsewhere_finding(name: str, node: str) -> Finding | None:
+    """A warning for a name that is nobody's here and nearly one of ours, or None."""
+    meant = _meant(name)
+    if not meant:
+        return None
+    return Finding(
+        id="unknown_variable",
+        severity="warning",
+        node=node,
+        subject=name,
+        evidence=f"the variable {name} is set, and this collection reads no such name",
+        expected=f"{meant}, probably",
+        cause="a misspelt name is ignored silently, and the default used in its place",
+        fix=f"rename it to {meant}, if it was meant for this collection",
+    )
+
+
 def name_finding(name: str, node: str, specs: Specs) -> Finding | None:
-    """What is wrong with a variable's name, or None. Only names that claim to be this collection's are judged."""
+    """What is wrong with a variable's name, or None. Names that claim to be this collection's are judged."""
     role = specs.role_of(name)
     if not specs.concerns(name) or name in specs.shared or (role and name in specs.options[role]):
         return None

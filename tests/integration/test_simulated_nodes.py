@@ -135,6 +135,12 @@ def test_verify_needs_no_root_changes_nothing_and_costs_no_more_tasks_than_state
     assert {node: verified.tasks(node) for node in NODES if verified.tasks(node) > VERIFY_BUDGET} == {}, verified.recap
 
 
+def test_a_part_of_verify_reads_the_nodes_all_the_same(fleet: pathlib.Path, site: Run) -> None:
+    """What a role depends on runs once, and must not be left to a role that the tags leave out."""
+    part = local_playbook.run(fleet, "verify.yml", "--tags", "rdma", gpufabric_gate=False)
+    assert "node_unreachable" not in {id_ for id_, _node, _subject in part.errors()}, part.errors()
+
+
 def test_rollback_gives_everything_back(fleet: pathlib.Path, before: dict[str, dict[str, str]], site: Run) -> None:
     first = local_playbook.run(fleet, "rollback.yml")
     assert first.rc == 0 and first.recap[IDLE]["changed"] > 0, first.out[-3000:]

@@ -44,6 +44,25 @@ def test_wrong_names_get_their_neighbour(name: str, severity: str, nearest: str)
     assert nearest in finding.fix
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("nccl_test_min_bytes", "nccl_tests_min_bytes"),
+        ("kernel_tunning_profile", "kernel_tuning_profile"),
+        ("gpu_fabric_nodes", "gpufabric_nodes"),
+    ],
+)
+def test_names_that_begin_wrongly_get_a_warning(name: str, meant: str) -> None:
+    finding = role_specs.elsewhere_finding(name, "n1")
+    assert finding is not None and (finding.severity, finding.subject) == ("warning", name)
+    assert finding.expected == f"{meant}, probably"
+
+
+@pytest.mark.parametrize("name", ["ansible_host", "ansible_user", "nccl_version", "mpi_home", "fabric", "site_nodes"])
+def test_names_of_others_are_theirs(name: str) -> None:
+    assert role_specs.elsewhere_finding(name, "n1") is None
+
+
 @pytest.mark.parametrize("value", [8, "8"])
 def test_values_that_ansible_would_convert_pass(value: t.Any) -> None:
     assert role_specs.type_finding("rdma_expected_hcas", value, "n1", SPECS) is None
