@@ -5,7 +5,10 @@
 
 Both in the same ansible-playbook with the same ansible.cfg (pipelining on), over connections that are open already. Cold: the
 nodes have none of the values and no file. Unchanged: the same play once more. After every play each node's values are read
-and compared, so that what is timed is work that was done. Needs a lab that is up, and an ansible-playbook that finds
+and compared, so that what is timed is work that was done. Beside each, the same play without the 25 keys is timed: for the
+loop an empty play, which is ansible-playbook's start; for the role one that reads what the nodes are, which a run does once
+for all roles. What the keys cost is the difference, and `speedup` is the loop's against the role's; `speedup_whole_play`
+leaves the start in both and the reading in the role's. Needs a lab that is up, and an ansible-playbook that finds
 ansible.posix (the PyPI package `ansible` brings it):
 
     python tests/benchmarks/kernel_tuning_vs_loop.py --inventory DIR/inventory --ansible VENV/bin --rounds 3
@@ -29,8 +32,8 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 WHAT = (
     "Seconds and SSH calls to bring every node of the lab to 25 kernel parameters and keep them in a file: the role "
-    "kernel_tuning (its input check, node facts, one call that sets and reads back) against a loop of ansible.posix.sysctl "
-    "(sysctl_set: true, reload: false)."
+    "kernel_tuning (one call that sets and reads back) against a loop of ansible.posix.sysctl (sysctl_set: true, reload: false); "
+    "and the same plays without the keys: ansible-playbook's start, for the role with its input check and node facts."
 )
 
 #: none of these is a fresh kernel's own value
@@ -61,6 +64,7 @@ KEYS = {
     "vm.max_map_count": "262144",
     "vm.swappiness": "10",
 }
+CONTENDERS, STATES = ("role", "loop"), ("cold", "unchanged")
 LOOP_FILE = "/etc/sysctl.d/90-loop.conf"
 
 ROLE_PLAY = """
@@ -69,6 +73,12 @@ ROLE_PLAY = """
   ignore_unreachable: true
   roles:
     - role: gpufabric.cluster.kernel_tuning
+"""
+READ_PLAY = ROLE_PLAY.replace("kernel_tuning", "node_facts")
+EMPTY_PLAY = """
+- hosts: all
+  gather_facts: false
+  tasks: []
 """
 LOOP_PLAY = f"""
 - hosts: all
@@ -97,9 +107,10 @@ class Bench:
         shim.write_text(f'#!/bin/sh\necho >> {self.calls}\nexec ssh "$@"\n')
         shim.chmod(0o755)
         self.environment = {**os.environ, "ANSIBLE_SSH_EXECUTABLE": str(shim), "ANSIBLE_NOCOLOR": "1"}
-        self.plays = {"role": folder / "role.yml", "loop": folder / "loop.yml"}
-        self.plays["role"].write_text(ROLE_PLAY)
-        self.plays["loop"].write_text(LOOP_PLAY)
+        texts = {"role": ROLE_PLAY, "loop": LOOP_PLAY, "role without": READ_PLAY, "loop without": EMPTY_PLAY}
+        self.plays = {contender: folder / f"{contender.replace(' ', '_')}.yml" for contender in texts}
+        for contender, text in texts.items():
+            self.plays[contender].write_text(text)
         self.variables = {
             "keys": KEYS,
             "kernel_tuning_profile": "none",
@@ -121,7 +132,7 @@ class Bench:
         return [line for line in text.splitlines() if line.strip() and " | CHANGED | rc=" not in line]
 
     def timed(self, contender: str) -> dict[str, t.Any]:
-        """One play: seconds, calls of ssh over all nodes, changed tasks over all nodes."""
+        """One play: seconds, calls of ssh over all nodes, changed tasks over all nodes (an empty play counts no node)."""
         self.shell("true")  # opens the connections, which is nobody's merit
         self.calls.write_text("")
         began = time.monotonic()
@@ -129,7 +140,6 @@ class Bench:
         seconds = time.monotonic() - began
         calls = len(self.calls.read_text().splitlines())
         recap = re.findall(r"^\S+\s*: ok=\d+\s+changed=(\d+)", text, re.MULTILINE)
-        self.check()
         return {"seconds": round(seconds, 3), "ssh_calls": calls, "nodes": len(recap), "changed": sum(map(int, recap))}
 
     def check(self) -> None:
@@ -161,7 +171,7 @@ class Bench:
 
 
 def figures(record: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Medians over the rounds. speedup is the smaller of the two: cold, and unchanged."""
+    """Medians over the rounds, in seconds. Each speedup is the smaller of the two: cold, and unchanged."""
 
     def median(contender: str, state: str, what: str) -> float:
         return statistics.median(
@@ -169,13 +179,20 @@ def figures(record: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
         )
 
     derived: dict[str, t.Any] = {}
-    for state in ("cold", "unchanged"):
-        for contender in ("role", "loop"):
-            derived[f"{contender}_{state}_s"] = median(contender, state, "seconds")
+    for state in STATES:
+        for contender in CONTENDERS:
+            whole, without = median(contender, state, "seconds"), median(f"{contender} without", state, "seconds")
+            derived[f"{contender}_{state}_s"] = whole
+            derived[f"{contender}_{state}_keys_s"] = whole - without
             calls, nodes = median(contender, state, "ssh_calls"), median(contender, state, "nodes")
             derived[f"{contender}_{state}_calls_a_node"] = calls / nodes
-        derived[f"speedup_{state}"] = derived[f"loop_{state}_s"] / derived[f"role_{state}_s"]
-    derived["speedup"] = min(derived["speedup_cold"], derived["speedup_unchanged"])
+            derived[f"{contender}_{state}_keys_calls_a_node"] = (
+                calls - median(f"{contender} without", state, "ssh_calls")
+            ) / nodes
+        derived[f"speedup_{state}"] = derived[f"loop_{state}_keys_s"] / derived[f"role_{state}_keys_s"]
+        derived[f"speedup_whole_play_{state}"] = derived[f"loop_{state}_s"] / derived[f"role_{state}_s"]
+    for speedup in ("speedup", "speedup_whole_play"):
+        derived[speedup] = min(derived[f"{speedup}_{state}"] for state in STATES)
     derived["changed_in_unchanged_role"] = max(
         row["changed"] for row in record["rows"] if (row["contender"], row["state"]) == ("role", "unchanged")
     )
@@ -197,12 +214,14 @@ def main() -> int:
         original = bench.original()
         for number in range(1, options.rounds + 1):
             # who goes first changes from round to round, in case the machine does
-            for contender in ("role", "loop") if number % 2 else ("loop", "role"):
+            for contender in CONTENDERS if number % 2 else CONTENDERS[::-1]:
                 bench.reset(original)
-                for state in ("cold", "unchanged"):
-                    row = {"round": number, "contender": contender, "state": state, **bench.timed(contender)}
-                    rows.append(row)
-                    print(json.dumps(row), flush=True)
+                for state in STATES:
+                    for play in (f"{contender} without", contender):
+                        row = {"round": number, "contender": play, "state": state, **bench.timed(play)}
+                        rows.append(row)
+                        print(json.dumps(row), flush=True)
+                    bench.check()
             # after each round, so that one that is cut short costs only itself
             settings = {"keys": KEYS, "rounds": number, "pipelining": True, "reload": False, "forks": 50}
             host = "the lab: emulated virtual machines"
