@@ -57,12 +57,8 @@ class ActionModule(ActionBase):
         for node in nodes:
             variables = hostvars[node]
             for name in variables:
-                if not specs.concerns(name):
-                    problem = role_specs.elsewhere_finding(name, node)
-                    found += [problem] if problem else []
-                    continue
                 problem = role_specs.name_finding(name, node, specs)
-                if problem is None:
+                if problem is None and specs.concerns(name):
                     try:
                         problem = role_specs.type_finding(name, variables[name], node, specs)
                     except AnsibleError as error:

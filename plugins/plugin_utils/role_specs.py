@@ -88,9 +88,11 @@ def elsewhere_finding(name: str, node: str) -> Finding | None:
 
 
 def name_finding(name: str, node: str, specs: Specs) -> Finding | None:
-    """What is wrong with a variable's name, or None. Names that claim to be this collection's are judged."""
+    """What is wrong with a variable's name, or None: it claims to be this collection's and is not, or it nearly is."""
+    if not specs.concerns(name):
+        return elsewhere_finding(name, node)
     role = specs.role_of(name)
-    if not specs.concerns(name) or name in specs.shared or (role and name in specs.options[role]):
+    if name in specs.shared or (role and name in specs.options[role]):
         return None
     known = list(specs.shared) if role is None else list(specs.options[role])
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=MISSPELT)
