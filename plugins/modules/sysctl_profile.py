@@ -18,6 +18,7 @@ description:
   - What a key, file or module was before the first call is remembered once below C(/var/lib/gpufabric/prior);
     O(state=absent) restores exactly that, also after another profile and after a reboot.
   - A key that cannot be set is reported with its reason, and never fails the call.
+  - Where nobody read the node before, the same call does, so that it is the only one that a node sees.
 extends_documentation_fragment:
   - gpufabric.cluster._attributes
   - gpufabric.cluster._attributes.root
@@ -92,9 +93,15 @@ options:
     default: ''
   hold:
     description:
-      - A reason to change nothing. With it O(state=present) and O(state=absent) only read, and the reason is returned as RV(held).
+      - A reason to change nothing, empty where there is none. With one O(state=present) and O(state=absent) only read, and the
+        reason is returned as RV(held).
+      - Where it is not given, the node is read as M(gpufabric.cluster.node_info) reads it, and the work that runs on it is the reason.
     type: str
-    default: ''
+  busy:
+    description: With V(respect) a reason to change nothing is one. With V(ignore) the node is changed all the same.
+    type: str
+    choices: [respect, ignore]
+    default: respect
 """
 
 EXAMPLES = r"""
@@ -196,9 +203,13 @@ platform:
   returned: with O(state=present) and O(state=verify)
   type: dict
 held:
-  description: O(hold) where it kept this call from changing something.
+  description: O(hold), or the node's running work, where it kept this call from changing something.
   returned: success
   type: str
+observed:
+  description: What the node is, as M(gpufabric.cluster.node_info) returns it.
+  returned: where O(hold) was not given
+  type: dict
 checked:
   description: Whether this was check mode, so that nothing was really done.
   returned: success
@@ -210,8 +221,11 @@ problems:
   elements: dict
 """
 
+import typing as t
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufabric.cluster.plugins.module_utils._memlock import normal_limit
+from ansible_collections.gpufabric.cluster.plugins.module_utils._node import observe_node
 from ansible_collections.gpufabric.cluster.plugins.module_utils._prior_state import CorruptStateError
 from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
@@ -237,18 +251,17 @@ ARGUMENTS = {
     "interfaces": {"type": "list", "elements": "str", "default": ["auto"]},
     "memlock": {"type": "str", "default": ""},
     "problem": {"type": "str", "default": ""},
-    "hold": {"type": "str", "default": ""},
+    "hold": {"type": "str"},
+    "busy": {"type": "str", "choices": ["respect", "ignore"], "default": "respect"},
 }
 
 
-def run(module: AnsibleModule) -> Result:
-    params = module.params
+def run(params: t.Mapping[str, t.Any], fs: RootedFs, tools: Tools, hold: str, check: bool) -> Result:
     if params["problem"]:
         raise ValueError(params["problem"])
-    fs = RootedFs(params["root"])
-    node = ProfileOnNode(fs, Tools(fs), params["owner"])
+    node = ProfileOnNode(fs, tools, params["owner"])
     if params["state"] == "absent":
-        return node.rollback(check=module.check_mode or bool(params["hold"]))
+        return node.rollback(check=check or bool(hold))
     profile = Profile(
         entries=params["settings"],
         home=params["path"],
@@ -256,25 +269,32 @@ def run(module: AnsibleModule) -> Result:
         interfaces=params["interfaces"],
         memlock=normal_limit(params["memlock"]),
     )
-    if params["state"] == "verify" or params["hold"]:
+    if params["state"] == "verify" or hold:
         return node.verify(profile)
-    return node.apply(profile, module.check_mode)
+    return node.apply(profile, check)
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
-    show_life(RootedFs(module.params["root"]))
+    params = module.params
+    fs = RootedFs(params["root"])
+    tools = Tools(fs)
+    show_life(fs)
+    seen = {"observed": observe_node(fs, tools)} if params["hold"] is None else {}
+    reason = seen["observed"]["busy_why"] if seen else params["hold"]
+    hold = "" if params["busy"] == "ignore" or params["state"] == "verify" else reason
     try:
-        result = run(module)
+        result = run(params, fs, tools, hold, module.check_mode)
     except (ValueError, OSError, CorruptStateError) as error:
-        module.fail_json(msg=str(error))
-    reads_only = module.params["state"] == "verify" or bool(module.params["hold"])
+        module.fail_json(msg=str(error), **seen)
+    reads_only = params["state"] == "verify" or bool(hold)
     module.exit_json(
         changed=result.changed and not reads_only,
-        held=module.params["hold"] if module.params["state"] != "verify" else "",
+        held=hold,
         checked=module.check_mode,
         diff=[] if reads_only else result.diff(),
         **result.as_dict(),
+        **seen,
     )
 
 

@@ -5,11 +5,9 @@
 
 Both in the same ansible-playbook with the same ansible.cfg (pipelining on), over connections that are open already. Cold: the
 nodes have none of the values and no file. Unchanged: the same play once more. After every play each node's values are read
-and compared, so that what is timed is work that was done. Beside each, the same play without the 25 keys is timed: for the
-loop an empty play, which is ansible-playbook's start; for the role one that reads what the nodes are, which a run does once
-for all roles. What the keys cost is the difference, and `speedup` is the loop's against the role's; `speedup_whole_play`
-leaves the start in both and the reading in the role's. Needs a lab that is up, and an ansible-playbook that finds
-ansible.posix (the PyPI package `ansible` brings it):
+and compared, so that what is timed is work that was done. What is compared are whole plays, from the start of
+ansible-playbook to its end. Needs a lab that is up, and an ansible-playbook that finds ansible.posix (the PyPI package
+`ansible` brings it):
 
     python tests/benchmarks/kernel_tuning_vs_loop.py --inventory DIR/inventory --ansible VENV/bin --rounds 3
 """
@@ -32,8 +30,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 WHAT = (
     "Seconds and SSH calls to bring every node of the lab to 25 kernel parameters and keep them in a file: the role "
-    "kernel_tuning (one call that sets and reads back) against a loop of ansible.posix.sysctl (sysctl_set: true, reload: false); "
-    "and the same plays without the keys: ansible-playbook's start, for the role with its input check and node facts."
+    "kernel_tuning (one call that sets and reads back) against a loop of ansible.posix.sysctl (sysctl_set: true, reload: false)."
 )
 
 #: none of these is a fresh kernel's own value
@@ -74,12 +71,6 @@ ROLE_PLAY = """
   roles:
     - role: gpufabric.cluster.kernel_tuning
 """
-READ_PLAY = ROLE_PLAY.replace("kernel_tuning", "node_facts")
-EMPTY_PLAY = """
-- hosts: all
-  gather_facts: false
-  tasks: []
-"""
 LOOP_PLAY = f"""
 - hosts: all
   gather_facts: false
@@ -107,8 +98,8 @@ class Bench:
         shim.write_text(f'#!/bin/sh\necho >> {self.calls}\nexec ssh "$@"\n')
         shim.chmod(0o755)
         self.environment = {**os.environ, "ANSIBLE_SSH_EXECUTABLE": str(shim), "ANSIBLE_NOCOLOR": "1"}
-        texts = {"role": ROLE_PLAY, "loop": LOOP_PLAY, "role without": READ_PLAY, "loop without": EMPTY_PLAY}
-        self.plays = {contender: folder / f"{contender.replace(' ', '_')}.yml" for contender in texts}
+        texts = {"role": ROLE_PLAY, "loop": LOOP_PLAY}
+        self.plays = {contender: folder / f"{contender}.yml" for contender in texts}
         for contender, text in texts.items():
             self.plays[contender].write_text(text)
         self.variables = {
@@ -132,7 +123,7 @@ class Bench:
         return [line for line in text.splitlines() if line.strip() and " | CHANGED | rc=" not in line]
 
     def timed(self, contender: str) -> dict[str, t.Any]:
-        """One play: seconds, calls of ssh over all nodes, changed tasks over all nodes (an empty play counts no node)."""
+        """One play: seconds, calls of ssh over all nodes, changed tasks over all nodes."""
         self.shell("true")  # opens the connections, which is nobody's merit
         self.calls.write_text("")
         began = time.monotonic()
@@ -171,7 +162,7 @@ class Bench:
 
 
 def figures(record: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Medians over the rounds, in seconds. Each speedup is the smaller of the two: cold, and unchanged."""
+    """Medians over the rounds; seconds of whole plays. `speedup` is the smaller of the two: cold, and unchanged."""
 
     def median(contender: str, state: str, what: str) -> float:
         return statistics.median(
@@ -181,18 +172,12 @@ def figures(record: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     derived: dict[str, t.Any] = {}
     for state in STATES:
         for contender in CONTENDERS:
-            whole, without = median(contender, state, "seconds"), median(f"{contender} without", state, "seconds")
-            derived[f"{contender}_{state}_s"] = whole
-            derived[f"{contender}_{state}_keys_s"] = whole - without
-            calls, nodes = median(contender, state, "ssh_calls"), median(contender, state, "nodes")
-            derived[f"{contender}_{state}_calls_a_node"] = calls / nodes
-            derived[f"{contender}_{state}_keys_calls_a_node"] = (
-                calls - median(f"{contender} without", state, "ssh_calls")
-            ) / nodes
-        derived[f"speedup_{state}"] = derived[f"loop_{state}_keys_s"] / derived[f"role_{state}_keys_s"]
-        derived[f"speedup_whole_play_{state}"] = derived[f"loop_{state}_s"] / derived[f"role_{state}_s"]
-    for speedup in ("speedup", "speedup_whole_play"):
-        derived[speedup] = min(derived[f"{speedup}_{state}"] for state in STATES)
+            derived[f"{contender}_{state}_s"] = median(contender, state, "seconds")
+            derived[f"{contender}_{state}_calls_a_node"] = median(contender, state, "ssh_calls") / median(
+                contender, state, "nodes"
+            )
+        derived[f"speedup_{state}"] = derived[f"loop_{state}_s"] / derived[f"role_{state}_s"]
+    derived["speedup"] = min(derived[f"speedup_{state}"] for state in STATES)
     derived["changed_in_unchanged_role"] = max(
         row["changed"] for row in record["rows"] if (row["contender"], row["state"]) == ("role", "unchanged")
     )
@@ -217,10 +202,9 @@ def main() -> int:
             for contender in CONTENDERS if number % 2 else CONTENDERS[::-1]:
                 bench.reset(original)
                 for state in STATES:
-                    for play in (f"{contender} without", contender):
-                        row = {"round": number, "contender": play, "state": state, **bench.timed(play)}
-                        rows.append(row)
-                        print(json.dumps(row), flush=True)
+                    row = {"round": number, "contender": contender, "state": state, **bench.timed(contender)}
+                    rows.append(row)
+                    print(json.dumps(row), flush=True)
                     bench.check()
             # after each round, so that one that is cut short costs only itself
             settings = {"keys": KEYS, "rounds": number, "pipelining": True, "reload": False, "forks": 50}

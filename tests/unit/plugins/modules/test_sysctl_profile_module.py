@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gpufabric.cluster.plugins.modules import kernel_modules, sysctl_profile
+from ansible_collections.gpufabric.cluster.plugins.modules import kernel_modules, node_info, sysctl_profile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "fixtures" / "kernel"))
 import kernel_node
@@ -63,6 +63,41 @@ def test_hold_changes_nothing_and_says_why(node: pathlib.Path, capsys: pytest.Ca
     assert not held["changed"] and held["held"] == "GPU processes: 12"
     assert (node / "proc/sys/net/core/rmem_max").read_text() == "5\n"
     assert (node / "etc/sysctl.d/99-zz-gpufabric.conf").exists()
+
+
+@pytest.fixture
+def busy_node(node: pathlib.Path) -> pathlib.Path:
+    kernel_node.write(node, "proc/4711/cmdline", "slurmstepd: [88.0]")
+    return node
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_without_a_hold_the_node_is_read_and_its_work_is_one(
+    busy_node: pathlib.Path, capsys: pytest.CaptureFixture[str], state: str
+) -> None:
+    said = run(sysctl_profile, capsys, root=str(busy_node), settings=SETTINGS, state=state)
+    assert said["observed"] == run(node_info, capsys, root=str(busy_node))["observed"]
+    assert not said["changed"] and said["held"] == said["observed"]["busy_why"] == "Slurm job(s) 88"
+    assert (busy_node / "proc/sys/net/core/rmem_max").read_text() == "212992\n"
+
+
+def test_a_busy_node_is_changed_where_that_is_wanted_or_it_is_known_to_be_idle(
+    busy_node: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ignored = run(sysctl_profile, capsys, root=str(busy_node), settings=SETTINGS, busy="ignore")
+    assert ignored["changed"] and ignored["held"] == "" and ignored["observed"]["busy"]
+    known = run(sysctl_profile, capsys, root=str(busy_node), state="absent", hold="")
+    assert known["changed"] and "observed" not in known
+
+
+def test_verify_reads_the_node_and_is_never_held(busy_node: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = run(sysctl_profile, capsys, root=str(busy_node), settings=SETTINGS, state="verify")
+    assert said["held"] == "" and said["observed"]["busy"]
+
+
+def test_bad_input_does_not_lose_what_the_node_is(busy_node: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = run(sysctl_profile, capsys, root=str(busy_node), problem="kernel_tuning_rtt_us is -1")
+    assert said["failed"] and said["observed"]["slurm_jobs"] == ["88"]
 
 
 @pytest.mark.parametrize(
