@@ -68,7 +68,7 @@ _HCA_TRACE = re.compile(r"NET/IB: \[\d+\] ([^\s:]+):uverbs\d+:(\d+)/(RoCE|IB)")
 _INTERFACE = re.compile(
     r"(?:\[\d+\]|OOB |Bootstrap ?: Using |Using interface )([A-Za-z][\w.\-@]{0,30}):(?=[\[\]0-9a-fA-F:.]{2,45}(?:%\w{1,30})?<)"
 )
-_VERSION = re.compile(r"\b(?:R|N)CCL version\s?:?\s*(\d{1,4}\.\d[\w.+\-]*)")
+_VERSION = re.compile(r"\b(?:R|N)CCL version\s?:?\s*(\d{1,4}\.\d[\w.+\-]*(?::[0-9a-f]{7,40}\b)?)")
 _DRIVER = re.compile(r"cudaDriverVersion (\d+)")
 _ENV = re.compile(r"\b(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*?)\s*$")
 _ENV_TYPED = re.compile(r"\b(NCCL_[A-Z0-9_]+)=([^\s'\";\\]+)")
@@ -165,6 +165,7 @@ class NcclLog:
         self.earliest: dict[str, t.Any] | None = None
         self.all_causes_timed = True
         self.notable: dict[str, dict[str, t.Any]] = {}
+        self._broken_off: tuple[Line, int, dict[str, t.Any]] | None = None
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -229,6 +230,8 @@ class NcclLog:
                 self._pair(source, destination, kind, 1)
                 return
         self._facts(line)
+        if self._broken_off and line.level is None:
+            self._go_on(line, number)
         lowered = line.text.lower()
         if line.level == "INFO" and _BENIGN.match(message):
             return
@@ -432,6 +435,8 @@ class NcclLog:
         }
         if len(self.failures) < MOST_FAILURES:
             self.failures.append(entry)
+        if failure.name == "ib_completion" and "vendor_err" not in entry:
+            self._broken_off = (line, number, entry)
         earlier = self.earliest
         if failure.consequence or line.time is None:
             self.all_causes_timed = self.all_causes_timed and failure.consequence
@@ -439,6 +444,14 @@ class NcclLog:
             self.earliest = entry
         if not failure.consequence and self.first_cause is None:
             self.first_cause = entry
+
+    def _go_on(self, line: Line, number: int) -> None:
+        """Take what a terminal or a mail broke off the line before: the end of a completion's numbers."""
+        begun, at, entry = t.cast("tuple[Line, int, dict[str, t.Any]]", self._broken_off)
+        self._broken_off = None
+        whole = failure_of(f"{begun.message} {line.message}") if number == at + 1 else None
+        if whole and "vendor_err" in whole.details:
+            entry.update({key: value for key, value in whole.details.items() if key not in entry})
 
     def _note(self, line: Line, number: int) -> None:
         key = _DIGITS.sub("#", line.message[:LONGEST_TEXT])

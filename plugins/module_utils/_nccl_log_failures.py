@@ -84,7 +84,7 @@ WR_FLUSH_ERR = 5  # what every request still in flight ends with once a queue pa
 def _error_texts() -> re.Pattern[str]:
     texts = {os.strerror(code) for code in errno.errorcode if code}
     longest_first = sorted((text for text in texts if not text.startswith("Unknown error")), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)))
+    return re.compile("|".join([*map(re.escape, longest_first), r"Unknown error -?\d{1,6}"]))
 
 
 _ERROR_TEXT = _error_texts()

@@ -33,6 +33,9 @@ _WRAPPED = re.compile(
 )
 
 
+_REPEATED = re.compile(r" \[repeated \d{1,9}x across cluster\].{0,200}$")  # Ray says one of many workers' like lines
+
+
 class Line(t.NamedTuple):
     """One line: ``level`` is None where NCCL's prefix is missing (another program's line, or a poster cut it off)."""
 
@@ -48,6 +51,8 @@ class Line(t.NamedTuple):
 def read_line(raw: bytes) -> Line:
     text = raw[:8192].decode("utf-8", "replace").replace("\x00", "").rstrip("\r\n")
     text = without_tags(_unwrapped(text))
+    if "[repeated " in text:
+        text = _REPEATED.sub("", text)
     match = _PREFIX.search(text) if "[" in text or "NCCL" in text else None
     if match:
         device = match.group("device")

@@ -10,7 +10,13 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.subnet import hosts_and_switches, rate_gbps
+from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.subnet import (
+    hosts_and_switches,
+    rate_gbps,
+    side_of,
+    unwrapped,
+    with_sides,
+)
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import SHELL, Leftovers, streams
 
 _KINDS = {
@@ -48,7 +54,28 @@ _ANCHOR = re.compile(
     r"|(?:CA|SW|RT|\?\?)\s{1,16}[0-9]{1,6}\s{1,16}[0-9]{1,4}\s{1,16}0x|(?:Switch|Ca|Rt|Router)\s{0,16}:\s{1,16}0x"
     r"|ibwarn: |" + SHELL + r"ibnetdiscover: "
 )
-_KNOWN = re.compile(r"#|vendid=|devid=|sysimgguid=|(?:switch|ca|rt)guid=|Chassis [0-9]|Non-Chassis Nodes")
+_KNOWN = re.compile(
+    r"#(?!\s{1,8}(?:\"|lid ))|vendid=|devid=|sysimgguid=|(?:switch|ca|rt)guid=|Chassis [0-9]|Non-Chassis Nodes"
+)
+
+
+_BEGUN = re.compile(
+    r"(?:Switch|Ca|Rt|\?\?\?)\s{1,64}[0-9]{1,4}\s{1,64}\"|\[[0-9]{1,4}\](?:[\[(\s]|$)|(?:Switch|Ca|Rt|Router)\s{0,16}:\s{1,16}0x|"
+    + _END
+    + r"\s{1,16}"
+    + _WIDTH
+    + r"\s"
+)
+
+
+def _whole(line: str) -> bool:
+    """Whether a line is whole: the line of a switch ends with its LID, one of `-p` with a name."""
+    if _CABLE.match(line) or _LISTED.match(line) or _KNOWN.match(line):
+        return True
+    node, port = _NODE.match(line), _PORT.match(line)
+    if port:
+        return _PEER.match(port.group(7)) is not None or re.match(r"\s{8,64}'.{0,256}'$", port.group(7)) is not None
+    return node is not None and (node.group("kind") != "Switch" or _LID.search(node.group("rest")) is not None)
 
 
 def _guid(digits: str) -> str:
@@ -120,17 +147,18 @@ def parse_ibnetdiscover(text: str) -> dict[str, t.Any]:
     left = Leftovers()
     nodes: list[dict[str, t.Any]] = []
     links: list[dict[str, t.Any]] = []
-    for _host, lines in streams(text, _ANCHOR):
+    for _host, lines in streams(with_sides(text), _ANCHOR):
         open_node: dict[str, t.Any] = {"type": "", "guid": "", "name": "", "lid": None}
-        for line in map(str.strip, lines):
+        for marked in unwrapped(lines, lambda line: _BEGUN.match(line) is not None, _whole):
+            line, side = side_of(marked)
             port, cable = _PORT.match(line), _CABLE.match(line)
             node = _NODE.match(line) or _LISTED.match(line)
             if port:
-                links.append(_ports_line(port))
+                links.append({**_ports_line(port), **side})
             elif cable:
-                links.append(_cable_line(cable, open_node))
+                links.append({**_cable_line(cable, open_node), **side})
             elif node:
-                open_node = _node_line(node)
+                open_node = {**_node_line(node), **side}
                 nodes.append(open_node)
             elif not _KNOWN.match(line):
                 left.add(line)

@@ -54,6 +54,12 @@ _LITERAL = {
     "\\\\": "\\",
 }  # a bare quote ends or begins the string
 _LITERAL_RE = re.compile("|".join(map(re.escape, _LITERAL)))
+_LITERAL_LINE = re.compile(r"^.*\\n.*\\n.*$", re.MULTILINE)  # a string among other lines, of a program or a document
+_LITERAL_TAB = re.compile(r"^[ \t]{0,64}\\t", re.MULTILINE)  # a string of several lines within a program
+_STRING_BEGINS = re.compile(r"[^\"'`\n]{0,256}[=:(,]\s{0,8}[rbuf]?(\"\"\"|'''|[\"'`])")
+_STRING_ENDS = {
+    quote: re.compile(re.escape(quote) + r"\s{0,8}(?:[,;)\]}+.].{0,256})?$") for quote in ('"""', "'''", '"', "'", "`")
+}
 # A line of a list of lines, as Ansible prints `stdout_lines`: in JSON, or in YAML where a line needs quotes.
 _LISTED_LINE = re.compile(
     r"^[ \t]{0,64}(?:-[ \t]{1,4})?(?:\"((?:[^\"\\\n]|\\.){0,4096})\"|(?<=- )'((?:[^'\n]|''){0,4096})'),?[ \t]{0,8}$",
@@ -96,13 +102,13 @@ _TOOLS = frozenset(
 _HEADING = re.compile(r"(?:==+>?|\*\*\*+)\s+([\w.@\[\],/-]{1,253})\s+(?:<?==+|\*\*\*+)\s*$")
 _PROMPT = re.compile(
     r"(?:\([\w.-]{1,64}\)\s?)?\[?[\w.-]{1,64}@(?P<host>[\w.-]{1,253})[: ][^#$%>\n]{0,128}[#$%>](?:\s|$)"
-    r"|[#$%]{1,6}\s\s?\S|\+ \S|[#$%](?:ib(?:stat|status|v_\w{1,16}|dev2netdev)|show_gids|mlnx_qos|rdma)\b"
+    r"|[#$%]{1,6}\s\s?(?!\"|lid [0-9])\S|\+ \S|[#$%](?:ib(?:stat|status|v_\w{1,16}|dev2netdev)|show_gids|mlnx_qos|rdma)\b"
 )
 _FENCE = re.compile(r"(?:```|~~~)\w*\s*$|--\s*$")
 
 _NOISE = re.compile(r"ib(?:warn|panic|debug): \[|\blibib(?:verbs|umad): ")  # ib..: also right behind half a word
 _COMMENT = re.compile(
-    r"\s(?:(?:#|//)\s|<[-=]|[\u2190\u21d0\u2b05]).*$"
+    r"\s(?:(?:#|//)\s|<[-=]|[\u2190\u21d0\u2b05]).*$|(?:-{3,64}>|[\u2014\u2500]{2,64}).*$"
 )  # one blank: `\s+` would be quadratic on long runs
 _EMPHASIS = re.compile(r"(?<![\w*`])(\*\*|`)([^*`\n]{1,256})\1(?![\w*`])")
 _FAILURE = re.compile(
@@ -133,6 +139,12 @@ def clean(text: str) -> str:
     """Take away what a terminal, a web form or a log collector added to each character: colours, CRLF, escapes, curly quotes."""
     if text.count("\\n") > text.count("\n"):  # one long string of a JSON document or a program
         text = _LITERAL_RE.sub(lambda found: _LITERAL[found.group()], text)
+    elif not _LIST_OF_LINES.search(text):  # which Ansible prints beside the string that it was cut from
+        text = _LITERAL_LINE.sub(
+            lambda line: _LITERAL_RE.sub(lambda found: _LITERAL[found.group()], line.group()), text
+        )
+    if _LITERAL_TAB.search(text):
+        text = text.replace("\\t", "\t")
     text = _MARKUP.sub(lambda found: "\n" if found.group()[:3].lower() == "<br" else "", text)
     if _ENTITY.search(text):
         text = html.unescape(text)
@@ -237,16 +249,27 @@ def streams(text: str, anchor: re.Pattern[str]) -> list[Stream]:
     known = _known_labels(lines, anchor)
     parted: dict[str, list[str]] = {}
     section = ""
+    quote = ""
     for number, line in enumerate(lines):
         label = ""
         if known.depth:
             label, line = _unlabel(line, known)
+        line, quote = _unquoted(line, quote, anchor)
         heading = _heading(lines, number, line)
         if heading is not None:
             section = heading or section
             continue
         parted.setdefault(label or section, []).append(line)
     return [Stream(host, found) for host, found in parted.items()]
+
+
+def _unquoted(line: str, quote: str, anchor: re.Pattern[str]) -> tuple[str, str]:
+    """(the line without what a program's source puts around a string, the quote of the string that is still open)."""
+    begins = None if quote else _STRING_BEGINS.match(line)
+    if begins and anchor.match(line, begins.end()):
+        line, quote = line[begins.end() :], begins.group(1)
+    ends = _STRING_ENDS[quote].search(line) if quote else None
+    return (line[: ends.start()], "") if ends else (line, quote)
 
 
 def _heading(lines: t.Sequence[str], number: int, line: str) -> str | None:
@@ -306,7 +329,7 @@ def settle(lines: t.Sequence[str], known: t.Callable[[str], bool]) -> list[str]:
 def bare(line: str) -> str:
     """A line without blanks, pairs of emphasis marks and trailing remarks (`# ...`, `<--- ...`)."""
     line = line.strip()
-    if "#" in line or "<" in line or "//" in line or not line.isascii():
+    if "#" in line or "<" in line or "//" in line or "-->" in line or not line.isascii():
         line = _COMMENT.sub("", line).rstrip()
     return _EMPHASIS.sub(r"\2", line) if "**" in line or "`" in line else line
 

@@ -448,3 +448,42 @@ def test_time_is_linear(line):
 
     small = min(seconds(20_000) for _ in range(3))
     assert seconds(160_000) < 8 * small * 3 + 0.2
+
+
+def test_the_end_of_a_completion_that_a_terminal_broke_off() -> None:
+    text = (
+        "gpu-2:71:93 [0] net_ib.cc:1300 NCCL WARN NET/IB : Got completion from peer 10.9.0.4<4711> with error 12, opcode 0, len\n"
+        "0, vendor err 129 (Recv)\n"
+        "gpu-2:71:93 [0] NCCL INFO transport/net.cc:1134 -> 6\n"
+    )
+    found = parse_nccl_log(text)
+    assert [found[key] for key in ("failure", "status", "vendor_err", "direction")] == [
+        "ib_completion",
+        12,
+        129,
+        "Recv",
+    ]
+    apart = parse_nccl_log(text.replace("len\n", "len\nanother line\n"))
+    assert (apart["status"], apart["vendor_err"]) == (12, None)
+
+
+def test_lines_that_ray_says_once_for_all() -> None:
+    tail = " [repeated 15x across cluster]"
+    head = "(RayWorker pid=71, ip=10.9.0.4) gpu-2:71:93 [0] NCCL INFO "
+    found = parse_nccl_log(
+        f"{head}NCCL_SOCKET_IFNAME set by environment to ens1{tail}\n{head}Using network IB{tail}\n"
+        f"{head}Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA{tail} (Ray deduplicates logs by default.)\n"
+    )
+    assert [found[key] for key in ("interface", "transport", "gdr")] == ["ens1", "IB", True]
+
+
+def test_an_error_without_a_name_and_a_version_with_its_commit() -> None:
+    found = parse_nccl_log(
+        "gpu-2:71:93 [0] NCCL INFO RCCL version : 2.27.3-HEAD:1a2b3c4\n"
+        "gpu-2:71:93 [0] NCCL WARN Call to ibv_create_qp failed with error Unknown error -12\n"
+    )
+    assert [found[key] for key in ("nccl_version", "failure", "errno_text")] == [
+        "2.27.3-HEAD:1a2b3c4",
+        "ibv_create_qp",
+        "Unknown error -12",
+    ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import json
 import pathlib
+import textwrap
 import time
 import typing as t
 
@@ -544,6 +545,128 @@ def test_iblinkinfo_of_a_port_that_was_not_answered_for() -> None:
         '      5    7[  ] ==( 4X  53.125 Gbps Active/  LinkUp)==>      "Port not available"\n'
     )["links"]
     assert (link["state"], link["peer"], link["peer_port"]) == ("Active", "", None)
+
+
+SOURCES = {
+    "a string of one line": '\t\tstdout: "{}",\n\t}}\n\tgot := parse(stdout)\n\tif len(got) != 1 {{\n\t\tt.Fatal(got)\n\t}}\n',
+    "a raw string": "\tanswer := `{}`\n\n\tgot, err := parse(answer)\n",
+    "a docstring": 'ANSWER = """{}"""\n\n\ndef test_it():\n',
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("capture", ["ibstat_makers", "ibstatus_makers", "ibv_devinfo_short", "iblinkinfo_blocks"])
+def test_a_string_within_a_program(source: str, capture: str) -> None:
+    """Captures stand in tests as strings: with the quote right before the first line, escapes, and code around."""
+    text = CAPTURES[capture].rstrip("\n")
+    if source == "a string of one line":
+        text = text.replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    elif source == "a docstring":
+        text = text.replace("\t", "\\t")
+    assert told(parse(capture, SOURCES[source].format(text))) == told(parse(capture))
+
+
+def test_a_string_and_the_lines_cut_from_it_are_one_answer() -> None:
+    answer = "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active"
+    text = json.dumps({"stdout": answer, "stdout_lines": answer.splitlines()}, indent=4)
+    assert parser("ibstat")(f"gpu-1 | CHANGED => {text}\n")["cas"] == [
+        {"ca": "mlx5_0", "host": "gpu-1", "ports": [{"port": 1, "state": "Active"}]}
+    ]
+
+
+def test_arrows_drawn_behind_a_value_are_no_part_of_it() -> None:
+    found = parser("ibstat")(
+        "CA 'mlx5_4'    \u2014\u2014\u2014>> the one that fails\n\tPort 1:\n\t\tState: Down------->>look\n\t\tRate: 10\u2014\u2014>slow\n"
+    )
+    assert found["cas"] == [{"ca": "mlx5_4", "ports": [{"port": 1, "state": "Down", "rate_gbps": 10}]}]
+
+
+LEAF = "MF0;leaf-5:MQM9700/U1"
+
+
+def test_iblinkinfo_diff_keeps_both_sides() -> None:
+    text = (
+        f"Switch: 0x08c0eb0300ab9902 {LEAF}:\n"
+        '<            6    3[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>      21    1[  ] "gpu-4 HCA-1" ( )\n'
+        '>            6    3[  ] ==(                Down/ Polling)==>             [  ] "" ( )\n'
+        "< CA: gpu-4 HCA-1:\n"
+        f'<       0x08c0eb0300ab1404     21    1[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       6    3[  ] "{LEAF}" ( )\n'
+    )
+    found = parser("iblinkinfo")(text)
+    assert [(node["name"], node.get("side")) for node in found["nodes"]] == [(LEAF, None), ("gpu-4 HCA-1", "<")]
+    assert [(link["node"], link["state"], link["side"]) for link in found["links"]] == [
+        (LEAF, "Active", "<"),
+        (LEAF, "Down", ">"),
+        ("gpu-4 HCA-1", "Active", "<"),
+    ]
+    quoted = "".join(f"> {line}\n" for line in text.splitlines()[:1]) + "> end\n"
+    assert all("side" not in node for node in parser("iblinkinfo")(quoted)["nodes"])
+
+
+def test_ibnetdiscover_diff_keeps_both_sides() -> None:
+    text = (
+        f"vendid=0x2c9\nswitchguid=0x8c0eb0300ab9902(8c0eb0300ab9902)\n"
+        f'Switch\t65 "S-08c0eb0300ab9902"\t\t# "{LEAF}" enhanced port 0 lid 6 lmc 0\n'
+        '< [3]\t"H-08c0eb0300ab1404"[1](8c0eb0300ab1404) \t\t# "gpu-4 HCA-1" lid 21 4xNDR\n'
+        '> [9]\t"H-08c0eb0300ab1404"[1](8c0eb0300ab1404) \t\t# "gpu-4 HCA-1" lid 21 4xNDR\n'
+    )
+    found = parser("ibnetdiscover")(text)
+    assert [(link["node"], link["port"], link["side"]) for link in found["links"]] == [(LEAF, 3, "<"), (LEAF, 9, ">")]
+
+
+@pytest.mark.parametrize(
+    "capture", ["iblinkinfo_blocks", "iblinkinfo_lines", "ibnetdiscover_topology", "ibnetdiscover_ports"]
+)
+@pytest.mark.parametrize("width", [60, 76])
+def test_a_fabric_whose_lines_a_mail_broke(capture: str, width: int) -> None:
+    """Broken at blanks, as mail programs do; each run of blanks is one afterwards, within quotes too."""
+
+    def broken(line: str) -> str:
+        return "\n".join(
+            f"> {piece}" for piece in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
+        )
+
+    def even(value: t.Any) -> t.Any:
+        if isinstance(value, dict):
+            return {key: even(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [even(inner) for inner in value]
+        return " ".join(value.split()) if isinstance(value, str) else value
+
+    lines = [line for line in CAPTURES[capture].splitlines() if not line.startswith("#")]
+    whole = even(told(parse(capture, "\n".join(lines))))
+    found = even(told(parse(capture, "\n".join(map(broken, lines)))))
+    assert {key: found[key] for key in ("nodes", "links", "hosts", "switches")} == {
+        key: whole[key] for key in ("nodes", "links", "hosts", "switches")
+    }
+
+
+def test_iblinkinfo_tells_switches_without_blocks() -> None:
+    """`-l` has no blocks: what a chip says of itself, names, and one LID on several ports tell which end is a switch."""
+    line = '0x08c0eb0300ab00{:02x} "{:>30}" {:6} {:4}[  ] ==( 4X 53.125 Gbps Active/  LinkUp)==>  0x08c0eb0300abff01 {:6} {:4}[  ] "{}" ( )\n'
+    found = parser("iblinkinfo")(
+        line.format(1, "gpu-1 HCA-1", 31, 1, 7, 4, "SwitchIB Mellanox Technologies")
+        + line.format(2, "rack-9-b", 8, 1, 32, 1, "gpu-2 mlx5_0")
+        + line.format(2, "rack-9-b", 8, 2, 33, 1, "gpu-3 mlx5_0")
+        + line.format(3, "MT27700 ConnectX-4 Mellanox Technologies", 34, 1, 8, 3, "rack-9-b")
+    )
+    assert (found["hosts"], found["switches"]) == (
+        ["gpu-1", "gpu-2", "gpu-3"],
+        ["SwitchIB Mellanox Technologies", "rack-9-b"],
+    )
+
+
+def test_links_below_the_counters_of_ibqueryerrors() -> None:
+    (link,) = parser("iblinkinfo")(
+        'Errors for 0x08c0eb0300ab1200 "gpu-1 HCA-1"\n   GUID 0x08c0eb0300ab1200 port 1: [SymbolErrorCounter == 7]\n'
+        '       Link info:     41   1[  ] ==( 4X          10.0 Gbps Active/  LinkUp)==>  0x08c0eb0300ab9901      2   34[  ] "leaf-3" ( )\n'
+    )["links"]
+    assert (link["node"], link["guid"], link["lid"], link["peer"]) == (
+        "gpu-1 HCA-1",
+        "0x08c0eb0300ab1200",
+        41,
+        "leaf-3",
+    )
 
 
 def test_ibnetdiscover_of_widths_that_are_no_widths() -> None:
