@@ -9,6 +9,7 @@ version, a variable, another line) moves the weights, and all are listed, the li
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -43,6 +44,7 @@ _ENOUGH = 4
 _GUESS = 10
 _OF_A_LOOK_ALIKE = 12
 _OF_A_WORD = 5
+_OF_A_RARE_WORD = 2  # more, where few other faults' topics have it
 _MOST_FINDINGS = 20
 _MOST_TEXT = 2_000_000  # characters of a context's text that are read: its beginning and its end
 _SHORT_TEXT = 20_000  # up to here every line is looked at
@@ -215,12 +217,14 @@ def _guesses(
                 alike.setdefault(other["from"], (f"looks like: {finding['title']}", finding["evidence"]))
     if not alike and not first and not names_a_symptom(speech):
         return []
+    seen = {finding["id"] for finding in shown}
+    hidden = [(rank, fault) for rank, fault in enumerate(catalogue()) if fault.id not in seen]
+    spoken_of = [words_of(fault.topics, speech) for _rank, fault in hidden]
+    shared_by = collections.Counter(itertools.chain.from_iterable(spoken_of))
     guesses = []
-    for rank, fault in enumerate(catalogue()):
-        if any(finding["id"] == fault.id for finding in shown):
-            continue
-        words = words_of(fault.topics, speech)
-        score = _GUESS + _OF_A_WORD * len(words) + (_OF_A_LOOK_ALIKE if fault.id in alike else 0)
+    for (rank, fault), words in zip(hidden, spoken_of, strict=True):
+        score = _GUESS + (_OF_A_LOOK_ALIKE if fault.id in alike else 0)
+        score += sum(_OF_A_WORD + _OF_A_RARE_WORD // shared_by[word] for word in words)
         if score < _WORTH_SAYING:
             continue
         because, evidence = alike.get(fault.id, ("", ""))
