@@ -17,14 +17,6 @@ extends_documentation_fragment:
   - gpufabric.cluster._attributes
   - gpufabric.cluster._attributes.info_module
   - gpufabric.cluster._attributes.root
-options:
-  answer:
-    description:
-      - The result of another module that was called just now and reads the node, too, such as M(gpufabric.cluster.sysctl_profile).
-      - It is returned where it holds RV(observed), and where it says that the node could not be reached or did not answer in time.
-        After any other failure, such as a missing right to become root, the node is asked.
-    type: dict
-    default: {}
 """
 
 EXAMPLES = r"""
@@ -82,13 +74,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs impor
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "root": {"type": "path", "default": "/"},
-            "answer": {"type": "dict", "default": {}},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec={"root": {"type": "path", "default": "/"}}, supports_check_mode=True)
     fs = RootedFs(module.params["root"])
     module.exit_json(changed=False, observed=observe_node(fs, Tools(fs)))
 

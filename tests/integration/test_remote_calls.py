@@ -24,9 +24,21 @@ exec {python} "$@" < "$here/sent"
 """
 
 NODES = {"hosts": "all:!localhost", "gather_facts": False, "ignore_unreachable": True}
+NEVER = "inventory_hostname == 'nobody'"
 PLAYBOOK = [
     {**NODES, "roles": ["gpufabric.cluster.kernel_tuning"]},
-    {**NODES, "tasks": [{"ansible.builtin.include_role": {"name": "gpufabric.cluster.rdma", "tasks_from": "verify"}}]},
+    {
+        **NODES,
+        "tasks": [
+            {"ansible.builtin.include_role": {"name": "gpufabric.cluster.rdma", "tasks_from": "verify"}},
+            # What is imported under a condition that does not hold must leave alone what is known.
+            {"ansible.builtin.import_role": {"name": "gpufabric.cluster.kernel_tuning"}, "when": NEVER},
+            {
+                "ansible.builtin.import_role": {"name": "gpufabric.cluster.roce_qos", "tasks_from": "verify"},
+                "when": NEVER,
+            },
+        ],
+    },
     {"import_playbook": str(ROOT / "playbooks/report.yml")},
 ]
 
@@ -85,3 +97,11 @@ def test_a_node_that_only_the_role_cannot_work_on_is_asked_what_it_is(directory:
     """Becoming root fails before the module runs, which says nothing about the node."""
     assert modules(directory, NO_SUDO) == ["node_info", "hca_info"]
     assert [id_ for id_, node, _subject in run.errors() if node == NO_SUDO] == ["kernel_not_observed"]
+
+
+def test_a_passing_batch_is_kept_and_its_nodes_are_let_go(directory: pathlib.Path, run: Run) -> None:
+    """What a batch without an error skips, the canary's rollback, takes nothing from the run either."""
+    again = local_playbook.run(directory, "kernel.yml", "--limit", f"{IDLE},{BUSY}", gpufabric_gate=False)
+    assert again.rc == 0 and again.errors() == [], again.out[-3000:]
+    assert modules(directory, IDLE)[2:] == ["node_info", "run_lock", "sysctl_profile", "run_lock"]
+    assert not (directory / IDLE / "run/gpufabric/run_lock.json").exists()
