@@ -29,7 +29,8 @@ WORDS: t.Mapping[str, str] = {
     ),
     "<helps>": (
         r"(?i:(?<!not )(?<!n't )(?<!never )(?<!no longer )(?<!not be )\b(?:works|worked|working|workaround|helps|helped|fixe[sd]|solve[sd]|resolve[sd]"
-        r"|runs|ran|fine|passes|passed|gone|disappear\w*|avoids|cure[sd]|succeed\w*|way out|successful\w*|go(?:es)? away|went away)\b)"
+        r"|runs|ran|fine|passes|passed|gone|disappear\w*|avoids|cure[sd]|succeed\w*|way out|successful\w*|go(?:es)? away|went away"
+        r"|(?:did|does) the trick|gets? (?:it |me |us )?(?:through|around)|got (?:it |me |us )?(?:through|working))\b)"
     ),
 }
 
