@@ -6,10 +6,10 @@
     python tests/benchmarks/autotune_h200.py --build DIR --journal FILE     (DIR: nccl-tests built with MPI=1)
 
 What is measured goes to the journal at once. After --seconds it stops; the same command goes on, until the journal is
-whole and the record is written. With --again RECORD the search and the confirmations are measured anew, and the grid and
-what came through NVLink are RECORD's: that takes four minutes instead of fifteen, and shows what a search finds that has
-changed since. The confirmations hold its winner against that grid's, in turn, on the machine of now.
---join RECORD RECORD... makes one record of such runs: each figure is the mean of all runs', so that no run is chosen.
+whole and the record is written.
+
+The grid is threads x sockets x buffer, and random search draws from it. With --channels the search may also ask NCCL for
+more channels (NCCL_MIN_CTAS), each of which has sockets of its own: as many launches, out of three times as many settings.
 
 The grid is measured in random order, so that its first points are a random search with the search's budget. What random
 search gives on average is computed from all of it: the point of rank k by its one measurement in the grid is the pick
@@ -34,9 +34,9 @@ import recorded
 TRIALS = 24
 CONFIRMATIONS = 10
 
-#: phases that --again takes over, and that all joined runs share
-KEPT = ("grid", "value", "nvlink", "nvlink compare")
-CONFIRMED = "confirmed_busbw_gbs"
+#: of one launch, whose busbw is nccl-tests' average over them
+ITERATIONS = 20
+
 GUIDE = {"NCCL_SOCKET_NTHREADS": "2", "NCCL_NSOCKS_PERTHREAD": "8", "NCCL_BUFFSIZE": "1048576"}
 
 #: launches before anything counts: the first ones on a machine are slower
@@ -45,7 +45,7 @@ WARM = 6
 #: the grid's best points by its own measurement: so many are measured again in turn with the others
 GRID_CONFIRMED = 3
 #: and so many so often, which is what random search's picks are worth
-GRID_VALUED, VALUED = 12, 2
+GRID_VALUED, VALUED = 12, 1
 
 NVLINK_TRIALS = 5
 
@@ -53,39 +53,19 @@ NVLINK_TRIALS = 5
 NOT_IN_GRID = {"NCCL_SOCKET_NTHREADS": ("16",), "NCCL_NSOCKS_PERTHREAD": ("16",), "NCCL_BUFFSIZE": ("2097152",)}
 
 #: what one launch may take, for the decision whether there is time for another, in seconds
-LAUNCH_S = 6.0
+LAUNCH_S = 5.0
+
+#: what --channels lets the search choose besides
+CHANNELS = ("NCCL_MIN_CTAS", (None, "4", "8"))
 
 Row = t.Mapping[str, t.Any]
 
 
 def figures(record: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """The mean of each figure over the record's runs, with every run's own beside it where there are several."""
-    numbers = sorted({row.get("run", 1) for row in record["rows"]})
-    runs = [
-        _figures_of_run([row for row in record["rows"] if row.get("run", number) == number or row["phase"] in KEPT])
-        for number in numbers
-    ]
-    nvlink = {
-        who: statistics.median(r["busbw"] for r in of_phase(record["rows"], "nvlink compare") if r["who"] == who)
-        for who in ("default", "tried")
-    }
-    kept = record["settings"]["nvlink_kept"]
-    means = {name: round(statistics.fmean(run[name] for run in runs), 4) for name in runs[0] if name != CONFIRMED}
-    return {
-        **means,
-        "trials": max(run["trials"] for run in runs),
-        "grid_points": runs[0]["grid_points"],
-        "nvlink_kept_over_default": round(nvlink["tried"] / nvlink["default"], 4) if kept else 1.0,
-        **({"runs": runs} if len(runs) > 1 else {CONFIRMED: runs[0][CONFIRMED]}),
-    }
-
-
-def _figures_of_run(rows: t.Sequence[Row]) -> dict[str, t.Any]:
     """Ratios of medians of the confirmations; trials and times of the searches; random search on average."""
-    confirmed: dict[str, list[float]] = {}
-    for row in of_phase(rows, "confirm"):
-        confirmed.setdefault(row["who"], []).append(row["busbw"])
-    medians = {who: statistics.median(values) for who, values in confirmed.items()}
+    rows = record["rows"]
+    medians = _medians(rows, "confirm")
+    nvlink = _medians(rows, "nvlink compare")
     seconds = {phase: sum(r["seconds"] for r in rows if r["phase"] == phase) for phase in ("grid", "autotune")}
     grid_best = max(value for who, value in medians.items() if who.startswith("grid"))
     trials = sum(row["phase"] == "autotune" for row in rows)
@@ -101,8 +81,19 @@ def _figures_of_run(rows: t.Sequence[Row]) -> dict[str, t.Any]:
         "autotune_over_average_random": round(medians["autotune"] / expected, 4),
         "random_searches_beaten": round(sum(chance for chance, value in picks if value < medians["autotune"]), 4),
         "guide_over_default": round(medians["guide"] / medians["default"], 4),
-        CONFIRMED: {who: round(value, 4) for who, value in sorted(medians.items())},
+        "nvlink_kept_over_default": round(nvlink["tried"] / nvlink["default"], 4)
+        if record["settings"]["nvlink_kept"]
+        else 1.0,
+        "confirmed_busbw_gbs": {who: round(value, 4) for who, value in sorted(medians.items())},
     }
+
+
+def _medians(rows: t.Sequence[Row], phase: str) -> dict[str, float]:
+    """{who: median busbw in GB/s} of what was measured in turn."""
+    measured: dict[str, list[float]] = {}
+    for row in of_phase(rows, phase):
+        measured.setdefault(row["who"], []).append(row["busbw"])
+    return {who: statistics.median(values) for who, values in measured.items()}
 
 
 def random_picks(rows: t.Sequence[Row], budget: int) -> list[tuple[float, float]]:
@@ -153,16 +144,6 @@ class Journal:
         self._deadline = deadline
         self._replayed: dict[str, int] = {}
 
-    def take_over(self, record: Row) -> None:
-        """Begin with the KEPT phases of an earlier record. A journal that has begun already has them."""
-        if self.rows:
-            return
-        self.say(kept={"phases": list(KEPT), "date": record["date"], "versions": record["versions"]})
-        for row in record["rows"]:
-            if row["phase"] in KEPT:
-                self.rows.append(dict(row))
-                self._write(row)
-
     def say(self, **about: t.Any) -> None:
         self.about.update(about)
         self._write(about)
@@ -185,7 +166,14 @@ class Journal:
         self._file.flush()
 
 
-def measure_all(build: pathlib.Path, journal: Journal, seed: int, confirmations: int) -> None:
+def measure_all(
+    build: pathlib.Path,
+    journal: Journal,
+    seed: int = 0,
+    confirmations: int = CONFIRMATIONS,
+    iterations: int = ITERATIONS,
+    channels: bool = False,
+) -> None:
     """Measure whatever the journal lacks. Deterministic but for the measurements, so that it can be taken up again."""
     import nccl_two_ranks as ranks
     from ansible_collections.gpufabric.cluster.plugins.plugin_utils.compare_samples import compare
@@ -196,7 +184,7 @@ def measure_all(build: pathlib.Path, journal: Journal, seed: int, confirmations:
         size = (64 << 20) if sockets else (1 << 30)
 
         def launch() -> dict[str, t.Any]:
-            done = ranks.run(build, settings, sockets=sockets, size=size)
+            done = ranks.run(build, settings, sockets=sockets, size=size, iterations=iterations)
             return {"who": who, "settings": dict(settings), "size": size, "busbw": done.busbw,
                     "seconds": round(done.seconds, 3), "failure": done.failure}  # fmt: skip
 
@@ -219,22 +207,20 @@ def measure_all(build: pathlib.Path, journal: Journal, seed: int, confirmations:
 
     if "versions" not in journal.about:
         environment = {**ranks.ALWAYS, **ranks.AS_TWO_NODES}
-        journal.say(versions=ranks.versions(build), seed=seed, environment=environment)
+        journal.say(versions=ranks.versions(build), environment=environment)
     nccl = journal.about["versions"]["nccl"].partition("+")[0]
     whole = space_for("socket", nccl, debug_too=True, leave_out=["NCCL_MIN_CTAS"])
     knobs = tuple(Knob(k.name, tuple(v for v in k.values if v not in NOT_IN_GRID[k.name])) for k in whole.knobs)
     space = Space(knobs, whole.limits)
+    searched = Space((*knobs, Knob(*CHANNELS)), whole.limits) if channels else space
     for number in range(WARM):
         measure("warm", GUIDE if number % 2 else {})
     points = space.points()
-    in_order = [row["settings"] for row in journal.rows if row["phase"] == "grid"] if "kept" in journal.about else []
-    for point in in_order or random.Random(seed).sample(points, len(points)):
+    for point in random.Random(seed).sample(points, len(points)):
         measure("grid", point)
     chosen: dict[str, t.Mapping[str, str]] = {"default": {}, "guide": GUIDE}
-    chosen["autotune"] = tune("autotune", True, space, TRIALS, [{}, GUIDE])
+    chosen["autotune"] = tune("autotune", True, searched, TRIALS, [{}, GUIDE])
     grid = [row for row in journal.rows if row["phase"] == "grid"]
-    if {key_of(row["settings"]) for row in grid} != {key_of(point) for point in points}:
-        raise SystemExit("the journal's grid is not that of the search's space")
     chosen["random"] = ranked(grid[:TRIALS])[0]["settings"]
     best = [row["settings"] for row in ranked(grid)]
     chosen.update({f"grid {place}": settings for place, settings in enumerate(best[:GRID_CONFIRMED], start=1)})
@@ -258,56 +244,34 @@ WHAT = (
 )
 
 
-def write_record(journal: Journal, folder: pathlib.Path, confirmations: int) -> pathlib.Path:
-    """The record of a whole journal."""
+def write_record(journal: Journal, folder: pathlib.Path, **options: t.Any) -> pathlib.Path:
+    """The record of a whole journal. options: those of measure_all()."""
     about = dict(journal.about)
     versions = about.pop("versions")
-    settings = {"trials": TRIALS, "confirmations": confirmations, **about}
+    settings = {"trials": TRIALS, **options, **about}
     return recorded.write("autotune_h200", WHAT, settings, journal.rows, versions, host=versions["gpus"], folder=folder)
-
-
-def join(records: t.Sequence[Row], folder: pathlib.Path) -> pathlib.Path:
-    """One record of a whole run and of runs --again upon it: their rows under `run`, what they share once."""
-    first = records[0]
-    if any(record["settings"]["kept"]["date"] != first["date"] for record in records[1:]):
-        raise SystemExit("--join takes a whole run's record, then those of runs --again upon that one")
-    rows = [{**row, **({} if row["phase"] in KEPT else {"run": 1})} for row in first["rows"]]
-    for number, record in enumerate(records[1:], start=2):
-        rows += [{**row, "run": number} for row in record["rows"] if row["phase"] not in KEPT]
-    runs = [{key: record[key] for key in ("date", "command", "settings", "versions")} for record in records]
-    settings = {"nvlink_kept": first["settings"]["nvlink_kept"], "runs": runs}
-    versions = records[-1]["versions"]
-    return recorded.write("autotune_h200", WHAT, settings, rows, versions, host=first["host"], folder=folder)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--build", type=pathlib.Path, help="directory of nccl-tests, built with MPI=1")
-    parser.add_argument("--journal", type=pathlib.Path, help="rows, taken up again where it exists")
+    parser.add_argument("--build", type=pathlib.Path, required=True, help="directory of nccl-tests, built with MPI=1")
+    parser.add_argument("--journal", type=pathlib.Path, required=True, help="rows, taken up again where it exists")
     parser.add_argument("--output", type=pathlib.Path, default=recorded.RESULTS, help="directory of the record")
     parser.add_argument("--seconds", type=float, default=560.0, help="when to stop, and wait for the same command")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--confirmations", type=int, default=CONFIRMATIONS, help="how often the winners are measured in turn"
     )
-    parser.add_argument(
-        "--again", type=pathlib.Path, metavar="RECORD", help="take the grid and NVLink from this record"
-    )
-    parser.add_argument("--join", type=pathlib.Path, nargs="+", metavar="RECORD", help="make one record of these runs")
+    parser.add_argument("--iterations", type=int, default=ITERATIONS, help="of the collective, in one launch")
+    parser.add_argument("--channels", action="store_true", help="let the search choose the number of channels too")
     options = parser.parse_args()
-    if options.join:
-        print(join([json.loads(path.read_text()) for path in options.join], options.output))
-        return
-    if not (options.build and options.journal):
-        parser.error("--build and --journal are needed to measure")
     journal = Journal(options.journal, time.monotonic() + options.seconds)
-    if options.again:
-        journal.take_over(json.loads(options.again.read_text()))
+    measured = {name: getattr(options, name) for name in ("seed", "confirmations", "iterations", "channels")}
     try:
-        measure_all(options.build, journal, options.seed, options.confirmations)
+        measure_all(options.build, journal, **measured)
     except OutOfTimeError:
         sys.exit(f"{len(journal.rows)} rows are in {options.journal}; the same command goes on from there")
-    print(write_record(journal, options.output, options.confirmations))
+    print(write_record(journal, options.output, **measured))
 
 
 if __name__ == "__main__":

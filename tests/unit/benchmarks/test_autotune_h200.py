@@ -27,7 +27,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     started: list[dict[str, str]] = []
     chance = random.Random(1)
 
-    def run(build: pathlib.Path, settings: dict[str, str], sockets: bool = True, size: int = 0) -> t.Any:
+    def run(
+        build: pathlib.Path, settings: dict[str, str], sockets: bool = True, size: int = 0, iterations: int = 0
+    ) -> t.Any:
         started.append(dict(settings))
         speed = 100.0 if not sockets else 2.0 + int(settings.get("NCCL_SOCKET_NTHREADS", 0))
         return nccl_two_ranks.Measured(speed * chance.gauss(1, 0.02), 2.0, "")
@@ -60,38 +62,24 @@ def test_a_run_that_was_stopped_goes_on_and_gives_a_whole_record(
     journal = benchmark.Journal(path, math.inf)
     benchmark.measure_all(tmp_path, journal, 0, CONFIRMATIONS)
     assert len(launches) == len(journal.rows), "nothing was measured twice"
-    record = json.loads(benchmark.write_record(journal, tmp_path, CONFIRMATIONS).read_text())
+    record = json.loads(benchmark.write_record(journal, tmp_path, confirmations=CONFIRMATIONS).read_text())
     assert recorded.differences("autotune_h200", record) == []
     figures = record["figures"]
     assert figures["grid_points"] == 30 and figures["trials"] == 6
     assert figures["fraction_of_grid_best"] > 0.7 and figures["busbw_ratio_64MiB"] > 2
-    assert len(record["rows"]) == 6 + 30 + 6 + 7 * CONFIRMATIONS + 9 * 2 + 5 + 2 * CONFIRMATIONS
+    assert len(record["rows"]) == 6 + 30 + 6 + 7 * CONFIRMATIONS + 9 * benchmark.VALUED + 5 + 2 * CONFIRMATIONS
     benchmark.measure_all(tmp_path, benchmark.Journal(path, time.monotonic()), 0, CONFIRMATIONS)
 
 
-def test_a_search_again_measures_no_grid_and_joined_runs_count_alike(
+def test_the_search_may_choose_the_channels_that_the_grid_leaves_to_nccl(
     launches: list[dict[str, str]], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    records = []
-    for name, more in (("first", ()), ("again", ("--again", f"{tmp_path}/first/autotune_h200.json"))):
-        (tmp_path / name).mkdir()
-        argv = ["--build", str(tmp_path), "--journal", f"{tmp_path}/{name}.jsonl", "--output", f"{tmp_path}/{name}"]
-        monkeypatch.setattr("sys.argv", ["autotune_h200.py", *argv, "--confirmations", str(CONFIRMATIONS), *more])
-        launches.clear()
-        benchmark.main()
-        records.append(tmp_path / name / "autotune_h200.json")
-    assert len(launches) == benchmark.WARM + 6 + 7 * CONFIRMATIONS
-    monkeypatch.setattr("sys.argv", ["x", "--output", str(tmp_path), "--join", *map(str, records)])
+    argv = ["--build", str(tmp_path), "--journal", f"{tmp_path}/journal", "--output", str(tmp_path), "--channels"]
+    monkeypatch.setattr("sys.argv", ["autotune_h200.py", *argv, "--confirmations", str(CONFIRMATIONS)])
     benchmark.main()
-    joined = json.loads((tmp_path / "autotune_h200.json").read_text())
-    each = [json.loads(path.read_text())["figures"] for path in records]
-    assert recorded.differences("autotune_h200", joined) == []
-    assert joined["figures"]["busbw_ratio_64MiB"] == pytest.approx(
-        sum(figures["busbw_ratio_64MiB"] for figures in each) / 2, abs=1e-4
-    )
-    assert [run["confirmed_busbw_gbs"] for run in joined["figures"]["runs"]] == [
-        figures["confirmed_busbw_gbs"] for figures in each
-    ]
+    rows = json.loads((tmp_path / "autotune_h200.json").read_text())["rows"]
+    with_channels = {row["phase"] for row in rows if row["size"] < 1 << 30 and "NCCL_MIN_CTAS" in row["settings"]}
+    assert "autotune" in with_channels and not with_channels & {"warm", "grid", "value"}
 
 
 def test_the_chances_of_random_picks_add_up_and_are_valued_by_other_measurements() -> None:

@@ -22,7 +22,7 @@ def headings(page: pathlib.Path) -> set[str]:
 def problems(page: pathlib.Path) -> list[str]:
     text = page.read_text()
     found = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", text)):
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"(?s)(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", text)):
         if re.match(r"https?:", target):
             continue
         path, _hash, anchor = target.partition("#")

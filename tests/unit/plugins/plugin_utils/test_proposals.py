@@ -38,7 +38,7 @@ def recorded() -> Recorded:
     names = sorted({name for settings in grid for name in settings})
     values = {name: sorted({int(s.get(name, 0)) for s in grid}) for name in names}
     measured: dict[Point, list[float]] = {}
-    for row in rows:
+    for row in (row for row in rows if set(row["settings"]) <= set(names)):  # the search had channels to choose, too
         point = tuple(values[name].index(int(row["settings"].get(name, 0))) for name in names)
         measured.setdefault(point, []).append(row["busbw"])
     means = {point: statistics.fmean(found) for point, found in measured.items()}
