@@ -33,6 +33,6 @@ class ActionModule(ActionBase):
         result.update(self._execute_module(module_name=MODULE, module_args=arguments, task_vars=task_vars))
         other = result.get("lock", {}).get("holder", {})
         if other and controller_process.is_gone(other):
-            arguments["replaces"] = other["run_id"]
+            arguments.update(replaces=other["run_id"], observe=False)
             result.update(self._execute_module(module_name=MODULE, module_args=arguments, task_vars=task_vars))
         return result

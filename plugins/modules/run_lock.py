@@ -46,6 +46,10 @@ options:
     type: str
     choices: [respect, break, ignore]
     default: respect
+  observe:
+    description: Whether to read what the node is as well, as M(gpufabric.cluster.node_info) does, before it is taken.
+    type: bool
+    default: false
   holder:
     description: Who runs, on the controller. The action part of this module fills it in.
     type: dict
@@ -92,6 +96,10 @@ lock:
       description: Why it could not be taken, where the status is V(failed).
       type: str
       returned: success
+observed:
+  description: What the node is, as M(gpufabric.cluster.node_info) returns it.
+  returned: with O(observe=true)
+  type: dict
 refused:
   description: Whether the run has to leave all nodes, because another one holds some.
   returned: with O(state=agreed)
@@ -104,6 +112,8 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufabric.cluster.plugins.module_utils._lease import Lease, LeaseError, default_base
+from ansible_collections.gpufabric.cluster.plugins.module_utils._node import observe_node
+from ansible_collections.gpufabric.cluster.plugins.module_utils._process import Tools
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rooted_fs import RootedFs
 from ansible_collections.gpufabric.cluster.plugins.module_utils._run_lock import Holder, RunLock
 
@@ -163,17 +173,21 @@ def main() -> None:
             "state": {"type": "str", "choices": ["present", "agreed", "absent"], "default": "present"},
             "run_id": {"type": "str", "required": True},
             "mode": {"type": "str", "choices": ["respect", "break", "ignore"], "default": "respect"},
+            "observe": {"type": "bool", "default": False},
             "holder": {"type": "dict", "default": {}},
             "replaces": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
+    fs = RootedFs(module.params["root"])
+    # A node that hangs does so here, and is not taken.
+    seen = {"observed": observe_node(fs, Tools(fs))} if module.params["observe"] else {}
     try:
-        result = act(RootedFs(module.params["root"]), module.params, module.check_mode)
+        result = act(fs, module.params, module.check_mode)
     except (OSError, LeaseError) as error:
         result = outcome("failed", evidence=str(error))
     # Nothing of it stays, so it is no change.
-    module.exit_json(changed=False, lock=result)
+    module.exit_json(changed=False, lock=result, **seen)
 
 
 if __name__ == "__main__":

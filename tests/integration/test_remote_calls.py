@@ -103,5 +103,5 @@ def test_a_passing_batch_is_kept_and_its_nodes_are_let_go(directory: pathlib.Pat
     """What a batch without an error skips, the canary's rollback, takes nothing from the run either."""
     again = local_playbook.run(directory, "kernel.yml", "--limit", f"{IDLE},{BUSY}", gpufabric_gate=False)
     assert again.rc == 0 and again.errors() == [], again.out[-3000:]
-    assert modules(directory, IDLE)[2:] == ["node_info", "run_lock", "sysctl_profile", "run_lock"]
+    assert modules(directory, IDLE)[2:] == ["run_lock", "sysctl_profile", "run_lock"]
     assert not (directory / IDLE / "run/gpufabric/run_lock.json").exists()
