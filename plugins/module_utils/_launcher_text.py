@@ -5,8 +5,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
+# What collectors of logs (Docker, journald, cloud services) call the line that they wrap into JSON; some write a time before it.
+_COLLECTED = re.compile(
+    r'[^{"\n]{0,80}\{.{0,4096}?"(?:log|line|msg|message|MESSAGE|text|textPayload|body|event|_raw)"\s{0,9}:\s{0,9}'
+    r'"((?:[^"\\]|\\.){0,8192})"'
+)
 # Colours survive copying without their ESC byte, so that is optional for the "m" form.
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,32}[ -/]{0,4}[@-~]|\x1b\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|\[[0-9;]{1,12}m")
 # mpirun --tag-output (Open MPI 4 "[1,0]<stdout>:", PRRTE "[prterun-host-1@1,0]<stdout>: "), with or without a time stamp.
@@ -38,7 +44,19 @@ def lines_of(text: str) -> list[str]:
         text = _TAG.sub("", text)
     if text.count("\\n") > 4 * text.count("\n") + 2:
         text = _ESCAPED_NEWLINE.sub("\n", text)
-    return _NEWLINE.split(text)
+    lines = _NEWLINE.split(text)
+    return list(map(collected, lines)) if '{"' in text else lines
+
+
+def collected(line: str) -> str:
+    """The line that a log collector wrapped into JSON; any other line as it is."""
+    match = _COLLECTED.match(line) if '{"' in line[:82] else None
+    if match is None:
+        return line
+    try:
+        return str(json.loads(f'"{match.group(1)}"')).rstrip("\r\n")
+    except ValueError:
+        return match.group(1)
 
 
 def without_tags(line: str) -> str:

@@ -9,11 +9,10 @@ Prefixes: ncclDebugLog() of NCCL's src/debug.cc, 2.2 (no word "NCCL") to 2.32 (t
 from __future__ import annotations
 
 import html
-import json
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._launcher_text import without_tags
+from ansible_collections.gpufabric.cluster.plugins.module_utils._launcher_text import collected, without_tags
 
 _PREFIX = re.compile(
     r"(?:\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)\] )?"
@@ -24,12 +23,6 @@ _PREFIX = re.compile(
 )
 _BARE = re.compile(
     r"(?:(?<![^\s:])(?P<site>[^\s:]{1,200}:\d{1,7}) )?(?:\([^)\s]{1,200}\) )?NCCL (?P<level>INFO|WARN|ATTN|ERROR|DIAG) (?P<message>.*)"
-)
-
-
-# What collectors of logs (Docker, journald, cloud services) call the line that they wrap into JSON.
-_WRAPPED = re.compile(
-    r'"(?:log|line|msg|message|MESSAGE|text|textPayload|body|event|_raw)"\s{0,9}:\s{0,9}"((?:[^"\\]|\\.){1,8192})"'
 )
 
 
@@ -73,13 +66,7 @@ def read_line(raw: bytes) -> Line:
 
 def _unwrapped(text: str) -> str:
     """The line within what carries it: JSON of a log collector, or HTML of a page that it was copied from."""
-    if text.lstrip().startswith("{"):
-        match = _WRAPPED.search(text)
-        if match:
-            try:
-                text = str(json.loads(f'"{match.group(1)}"')).rstrip("\r\n")
-            except ValueError:
-                text = match.group(1)
+    text = collected(text)
     return html.unescape(text) if "&gt;" in text or "&lt;" in text else text
 
 

@@ -18,20 +18,20 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.subn
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import SHELL, Leftovers, streams
 
 # Before 2011 there was no colon behind "Switch".
-_HEADER = re.compile(r"(CA|Switch|Router|\?\?)(?::|(?= 0x[0-9a-f]{16} )) (?:(0x[0-9a-f]{16}) )?(.{0,256}?):\s*$")
+_HEADER = re.compile(r"(CA|Switch|Router|\?\?)(?::|(?= 0x[0-9a-fA-F]{16} )) (?:(0x[0-9a-fA-F]{16}) )?(.{0,256}?):\s*$")
 _COUNTED = re.compile(
-    r"(?:Errors for|Data Counters for) (0x[0-9a-f]{16}) \"([^\"]{0,256})\""
+    r"(?:Errors for|Data Counters for) (0x[0-9a-fA-F]{16}) \"([^\"]{0,256})\""
 )  # of ibqueryerrors, over its links
 _ANCHOR = re.compile(
-    r"(?:CA|Switch|Router): |Switch 0x[0-9a-f]{16} |0x[0-9a-f]{16}\s|[0-9]{1,6}\s{1,8}[0-9]{1,4}\[[ 0-9]{0,8}\]\s{1,4}==\("
+    r"(?:CA|Switch|Router): |Switch 0x[0-9a-fA-F]{16} |0x[0-9a-fA-F]{16}\s|[0-9]{1,6}\s{1,8}[0-9]{1,4}\[[ 0-9]{0,8}\]\s{1,4}==\("
     r"|ibwarn: |" + SHELL + r"iblinkinfo: "
 )
 _GLUED_WIDTH = re.compile(r"(\s{0,8}[0-9]{1,3}[xX])(?=[0-9])")
-_GUID = r"(?:(0x[0-9a-f]{16})\s{1,8})?"
+_GUID = r"(?:(0x[0-9a-fA-F]{16})\s{1,8})?"
 _PORT = r"([0-9]{1,6})\s{1,8}([0-9]{1,4})\[[ 0-9]{0,8}\]"  # LID, port, and in brackets the port's number on the chassis
 _NEAR = re.compile(r"(?<![\w.:-])" + _GUID + r"(?:\"\s{0,64}([^\"]{0,128})\"\s{1,8})?" + _PORT + r"\s{0,4}$")
 _BEGUN = re.compile(
-    r"(?:[<>] )?(?:0x[0-9a-f]{16}\s{1,8}(?:\"|[0-9]{1,6}\b)|[0-9]{1,6}\s{1,8}[0-9]{1,4}\[)(?!.*\s\"[^\"]{0,256}\" \()"
+    r"(?:[<>] )?(?:0x[0-9a-fA-F]{16}\s{1,8}(?:\"|[0-9]{1,6}\b)|[0-9]{1,6}\s{1,8}[0-9]{1,4}\[)(?!.*\s\"[^\"]{0,256}\" \()"
 )
 _FAR = re.compile(r"\s{0,16}" + _GUID + _PORT + r"\s{1,8}\"([^\"]{0,256})\"(?:\s{0,4}\((.{0,256}))?")
 

@@ -35,14 +35,30 @@ _END = r"(CA|SW|RT|\?\?)\s{1,16}([0-9]{1,6})\s{1,16}([0-9]{1,4})\s{1,16}(0x[0-9a
 _WIDTH = r"([0-9?]{1,3}x|\?\?)"
 _PORT = re.compile(_END + r"\s{1,16}" + _WIDTH + r"\s{1,16}(\S{1,16})(.*)$")
 _PEER = re.compile(r"\s{1,16}-\s{1,16}" + _END + r"\s{1,16}\(\s?(.*)\)\s*$")
+# A GUID, or what is left of one that somebody blackened; simulators write 0x before it, or no letter of its kind.
+_ID = r"(?:0x)?([^\"\s()]{1,64})"
+_NAMED = r"\"(?:([SHR?])-)?" + _ID + r"\""
 _NODE = re.compile(
-    r"(?P<kind>Switch|Ca|Rt|\?\?\?)\s{1,64}(?P<ports>[0-9]{1,4})\s{1,64}\"[SHR?]-(?P<guid>[0-9a-fA-F]{1,16})\"\s{1,64}#\s{1,4}"
+    r"(?P<kind>Switch|Ca|Rt|\?\?\?)\s{1,64}(?P<ports>[0-9]{1,4})\s{1,64}\"(?:[SHR?]-)?(?:0x)?(?P<guid>[^\"\s]{1,64})\"\s{1,64}#\s{1,4}"
     r"\"(?P<name>[^\"]{0,256})\"(?P<rest>.*)$"
 )
+_EXTERNAL = r"(?:\[ext [0-9]{1,4}\])?"
 _CABLE = re.compile(
-    r"\[([0-9]{1,4})\](?:\[ext [0-9]{1,4}\])?(?:\(([0-9a-fA-F]{1,16})\))?\s{1,64}\"([SHR?])-([0-9a-fA-F]{1,16})\"\[([0-9]{1,4})\]"
-    r"(?:\[ext [0-9]{1,4}\])?\s{0,4}(?:\(([0-9a-fA-F]{1,16})\))?\s{1,64}#\s{1,4}(?:lid ([0-9]{1,6}) lmc [0-9]{1,2} )?"
-    r"\"([^\"]{0,256})\" lid ([0-9]{1,6}) " + _WIDTH + r"(\S{1,16})"
+    r"\[([0-9]{1,4})\]"
+    + _EXTERNAL
+    + r"(?:\("
+    + _ID
+    + r"\))?\s{1,64}"
+    + _NAMED
+    + r"\[([0-9]{1,4})\]"
+    + _EXTERNAL
+    + r"\s{0,4}(?:\("
+    + _ID
+    + r"\))?\s{1,64}#\s{1,4}"
+    # The LID of this end where it is a CA's, then the other end; before 2007 without width and speed.
+    r"(?:lid ([0-9]{1,6})(?: lmc [0-9]{1,2})?(?:\s{1,4}|$))?(?:\"([^\"]{0,256})\"(?: lid ([0-9]{1,6}))?(?: "
+    + _WIDTH
+    + r"(\S{1,16}))?)?"
 )
 _LISTED = re.compile(
     r"(?P<kind>Switch|Ca|Rt|Router|\?\?\?)\s{0,16}:\s{1,16}(?P<guid>0x[0-9a-fA-F]{16}) ports (?P<ports>[0-9]{1,4})"
@@ -70,7 +86,10 @@ _BEGUN = re.compile(
 
 def _whole(line: str) -> bool:
     """Whether a line is whole: the line of a switch ends with its LID, one of `-p` with a name."""
-    if _CABLE.match(line) or _LISTED.match(line) or _KNOWN.match(line):
+    cable = _CABLE.match(line)
+    if cable:
+        return cable.group(11) is not None  # an old version's line has no speed: it is given back alone
+    if _LISTED.match(line) or _KNOWN.match(line):
         return True
     node, port = _NODE.match(line), _PORT.match(line)
     if port:
@@ -78,8 +97,11 @@ def _whole(line: str) -> bool:
     return node is not None and (node.group("kind") != "Switch" or _LID.search(node.group("rest")) is not None)
 
 
-def _guid(digits: str) -> str:
-    return "0x" + digits.removeprefix("0x").zfill(16).lower() if digits else ""
+def _guid(digits: str | None) -> str:
+    if not digits:
+        return ""
+    digits = digits.removeprefix("0x").lower()
+    return "0x" + (digits.zfill(16) if digits.isalnum() else digits)
 
 
 def _ports_line(match: re.Match[str]) -> dict[str, t.Any]:
@@ -113,15 +135,28 @@ def _cable_line(match: re.Match[str], node: t.Mapping[str, t.Any]) -> dict[str, 
         "guid": _guid(own_guid) or node["guid"],
         "lid": int(lid) if lid else node["lid"],
         "port": int(port),
-        "width": width,
-        "speed": speed,
-        "rate_gbps": rate_gbps(width, speed),
-        "peer": name,
+        "width": width or "",
+        "speed": speed or "",
+        "rate_gbps": rate_gbps(width or "", speed or ""),
+        "peer": name or "",
         "peer_type": _KINDS.get(kind, ""),
         "peer_guid": _guid(peer_guid or peer),
-        "peer_lid": int(peer_lid),
+        "peer_lid": int(peer_lid) if peer_lid else None,
         "peer_port": int(peer_port),
     }
+
+
+def _name_peers(links: t.Iterable[dict[str, t.Any]], nodes: t.Iterable[t.Mapping[str, t.Any]]) -> None:
+    """Take from a node's own lines what the lines of cables to it leave out."""
+    known = {node["guid"]: node for node in nodes}
+    for link in links:
+        node = known.get(link["peer_guid"])
+        if node is not None:
+            link["peer"] = link["peer"] or node["name"]
+            link["peer_type"] = link["peer_type"] or node["type"]
+            link["peer_lid"] = (
+                node["lid"] if link["peer_lid"] is None and link["peer_port"] is not None else link["peer_lid"]
+            )
 
 
 def _node_line(match: re.Match[str]) -> dict[str, t.Any]:
@@ -162,6 +197,7 @@ def parse_ibnetdiscover(text: str) -> dict[str, t.Any]:
                 nodes.append(open_node)
             elif not _KNOWN.match(line):
                 left.add(line)
+    _name_peers(links, nodes)
     return {
         "nodes": nodes,
         "links": [link for link in links if link["peer_port"] is not None],

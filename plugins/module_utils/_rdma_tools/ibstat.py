@@ -13,6 +13,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
     bare,
     key_value,
     number,
+    seamed,
     settle,
     streams,
 )
@@ -59,6 +60,9 @@ _OF_PORT = {
     "Port GUID": "port_guid",
     "Link layer": "link_layer",
 }
+_SEAM = re.compile(
+    r"\s{1,64}(?=" + _KINDS + r"\s'|" + _KINDS + r" type:|(?:" + "|".join((*_OF_CA, *_OF_PORT)) + r"|Port [0-9]{1,6}):)"
+)
 _NUMBERS = frozenset({"num_ports", "rate_gbps", "effective_gbps", "base_lid", "lmc", "sm_lid"})
 
 
@@ -85,6 +89,8 @@ class _Reader:
         self.cas: list[dict[str, t.Any]] = []
         self._names: list[tuple[str, bool]] = []  # (name, whether it stood alone on its line)
         self._strange = 0
+        self._in_loop = False
+        self._alone = False  # whether the last line was a name and nothing else
         self.unreadable: list[str] = []
         self.port_guids: list[str] = []
         self._ca: dict[str, t.Any] | None = None
@@ -103,7 +109,7 @@ class _Reader:
         elif _FOREIGN.match(line):
             self._ca = self._port = None
             self.left.add(line)
-        elif not self._in_block(line):
+        elif not self._in_block(line) and not self._of_name_before(line):
             self._outside(line)
 
     def _begin(self, name: str) -> None:
@@ -143,11 +149,28 @@ class _Reader:
             ca["ports"].append(self._port)
         self._port.setdefault(field, number(value) if field in _NUMBERS else value)
 
+    def _of_name_before(self, line: str) -> bool:
+        """Take a label that follows a name alone: a loop over `ibstat -l` printed the name, and grep what it was asked for."""
+        pair = key_value(line)
+        if (
+            self._ca is not None
+            or pair is None
+            or not self._alone
+            or (pair[0] not in _OF_CA and pair[0] not in _OF_PORT)
+        ):
+            return False
+        self._begin(self._names.pop()[0])
+        self._in_loop = True
+        return self._in_block(line)
+
     def _outside(self, line: str) -> None:
+        self._alone = False
         if _GUID.match(line):
             self.port_guids.append(line)
-        elif self._ca is None and _NAME.match(line):
+        elif (self._ca is None or self._in_loop) and _NAME.match(line):
+            self._ca = self._port = None
             self._names.append((line, True))
+            self._alone = True
         elif line:
             self._strange += 1
             self.left.add(line)
@@ -173,7 +196,7 @@ def parse_ibstat(text: str) -> dict[str, t.Any]:
     answer: dict[str, list[t.Any]] = {"cas": [], "ca_names": [], "port_guids": [], "unreadable_ca": []}
     for host, lines in streams(text, _ANCHOR):
         reader = _Reader(host, left)
-        for line in settle(lines, _known):
+        for line in seamed(settle(lines, _known), _SEAM):
             reader.read(bare(line))
         answer["cas"] += reader.cas
         answer["ca_names"] += reader.names()

@@ -13,6 +13,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
     bare,
     key_value,
     number,
+    seamed,
     settle,
     streams,
 )
@@ -31,6 +32,9 @@ _FIELDS = {
     "rate": "rate_text",
     "link_layer": "link_layer",
 }
+_SEAM = re.compile(
+    r"\s{1,64}(?=Infiniband device '|(?:default gid|base lid|sm lid|(?<!phys )state|phys state|rate|link_layer):)"
+)
 
 
 def _known(line: str) -> bool:
@@ -65,7 +69,7 @@ def parse_ibstatus(text: str) -> dict[str, t.Any]:
     ports: list[dict[str, t.Any]] = []
     for host, lines in streams(text, _ANCHOR):
         port: dict[str, t.Any] | None = None
-        for line in map(bare, settle(lines, _known)):
+        for line in map(bare, seamed(settle(lines, _known), _SEAM)):
             header = _HEADER.match(line)
             if header:
                 port = {"dev": header.group(1), "port": int(header.group(2)), **({"host": host} if host else {})}

@@ -14,6 +14,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
     is_failure,
     key_value,
     number,
+    seamed,
     settle,
     streams,
 )
@@ -67,6 +68,7 @@ _OF_PORT: dict[str, _Reading] = {
     "effective_speed": str,
     "phys_state": str,
 }
+_SEAM = re.compile(r"\s{1,64}(?=(?:port|transport|state|[a-z]{1,24}(?:_[a-z0-9]{1,24}){1,6}):|GID\[)")
 
 
 def _known(line: str) -> bool:
@@ -170,7 +172,7 @@ def parse_ibv_devinfo(text: str) -> dict[str, t.Any]:
     without_driver: list[str] = []
     for host, lines in streams(text, _ANCHOR):
         reader = _Reader(host, left)
-        for line in settle(lines, _known):
+        for line in seamed(settle(lines, _known), _SEAM):
             reader.read(bare(line))
         hcas += reader.hcas
         without_driver += reader.without_driver

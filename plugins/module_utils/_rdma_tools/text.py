@@ -9,9 +9,12 @@ the middle of a line of the output stream. Everything here is linear in the leng
 
 from __future__ import annotations
 
+import collections
 import html
 import re
 import typing as t
+
+from ansible_collections.gpufabric.cluster.plugins.module_utils._launcher_text import collected
 
 _TERMINAL = re.compile(
     r"(?:\x1b|\^\[)\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # colours and cursor movement; ^[ is how cat -v shows the escape
@@ -39,7 +42,15 @@ _LOOKALIKE = str.maketrans(
         "\u2503": " ",
     }
 )
-_MARKUP = re.compile(r"</?(?:br|pre|code|span|font|div|p|b|strong|em|li|td|tr)\b[^<>\n]{0,256}>", re.IGNORECASE)
+_ESCAPED_MARK = re.compile(r"\\(?=[_*#<>=~|+.!\[\]()-])")  # Markdown's
+_MARKDOWN = re.compile(r"\\[_*#\[\]]")
+_FRAMED = re.compile(
+    r"^[ \t]{0,8}\|[ \t]?([^|\n]{0,512}?)[ \t]{0,256}\|[ \t]{0,8}$", re.MULTILINE
+)  # a box drawn around a text
+_MARKUP = re.compile(
+    r"</?(?:br|pre|code|span|font|div|p|b|strong|em|li|td|tr|output|stdout|samp|kbd|blockquote)\b[^<>\n]{0,256}>",
+    re.IGNORECASE,
+)
 _ENTITY = re.compile(r"&(?:#[0-9]{1,5}|amp|apos|gt|lt|nbsp|quot);")
 _LITERAL = {
     "\\r\\n": "\n",
@@ -77,19 +88,24 @@ _LABEL = re.compile(
     r"(?P<stamp>\[[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:]{5,8}[^\[\]\n]{1,128}\]:?[ \t]?)"  # a logger's brackets: time, program, level
     r"|(?P<time>\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:]{5,8}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9:]{4,6})?\]?:?[ \t]?)"
     r"|(?P<syslog>[A-Z][a-z]{2} [ 0-9]?[0-9] [0-9:]{8} \S{1,128} \S{1,128}: )"
+    r"|(?P<task>(?:task|rank)[ ][0-9]{1,6}:[ \t]?)"
     r"|(?P<rank>\[[0-9]{1,6},[0-9]{1,6}\](?:<\w{1,16}>)?:[ \t]?)"
     r"|(?P<bracket>\[[^\[\]\n]{1,128}\]:?[ \t]?)"
     r"|(?P<column>[\w./-]{1,128}[ \t]{0,32}\|[ \t]?)"
+    r"|(?P<line>[ ]{1,8}(?P<of>[0-9]{1,6})[ ]{2})"
     r"|(?P<number>[ \t]{0,8}[0-9]{1,6}(?:[:|-]|\t)[ \t]?)"
     r"|(?P<host>[\w.@/-]{1,253}:[ \t]?)"
-    r"|(?P<quote>[ \t]{0,8}(?:>[ \t]?){1,16})"
+    r"|(?P<quote>[ \t]{0,8}(?:[>|][ \t]?){1,16})"
     r"|(?P<remark>[ \t]{0,32}(?:#{1,4}|/{2,3}|\*|;|-|\+)[ \t]?)"  # an answer kept in a comment of a script or program, or in a list
+    r"|(?P<pod>(?=[\w.]{1,253}[0-9-])\w[\w.-]{0,252}[ ]\w[\w.-]{0,127}[ ])"  # stern: pod and container
 )
 _RANK_OR_LINE = re.compile(r"[ \t]{0,8}[0-9]{1,6}(?:[:|-]|\t)")
 _CHANGING = frozenset(
-    {"stamp", "time", "syslog", "number", "quote", "remark"}
+    {"stamp", "time", "syslog", "line", "number", "quote", "remark"}
 )  # labels that differ from line to line: no stream of their own
 _MAX_LABELS = 3
+_LOOKED_AT = 20
+_LEAST_PODS = 2  # two words before a line are a label where they come again and again
 _NO_HOST = frozenset(
     {"hca_id:", "port:", "device:", "dev:", "netdev:", "ibdev:"}
 )  # keys before a device's name that look like labels
@@ -111,6 +127,7 @@ _COMMENT = re.compile(
     r"\s(?:(?:#|//)\s|<[-=]|[\u2190\u21d0\u2b05]).*$|(?:-{3,64}>|[\u2014\u2500]{2,64}).*$"
 )  # one blank: `\s+` would be quadratic on long runs
 _EMPHASIS = re.compile(r"(?<![\w*`])(\*\*|`)([^*`\n]{1,256})\1(?![\w*`])")
+_SEAMS = 3
 _FAILURE = re.compile(
     r"ibpanic|libib\w+: (?:Warning|Fatal)|\b(?:fatal|fail(?:s|ed|ure)?|errors?|cannot|unable|unknown|invalid|denied"
     r"|traceback|exception|killed|terminated|unreachable|segmentation|panic)\b"
@@ -137,6 +154,8 @@ class Stream(t.NamedTuple):
 
 def clean(text: str) -> str:
     """Take away what a terminal, a web form or a log collector added to each character: colours, CRLF, escapes, curly quotes."""
+    if '{"' in text and not _LIST_OF_LINES.search(text):
+        text = "\n".join(map(collected, text.split("\n")))
     if text.count("\\n") > text.count("\n"):  # one long string of a JSON document or a program
         text = _LITERAL_RE.sub(lambda found: _LITERAL[found.group()], text)
     elif not _LIST_OF_LINES.search(text):  # which Ansible prints beside the string that it was cut from
@@ -152,6 +171,9 @@ def clean(text: str) -> str:
     text = _NBSP_READ_AS_LATIN_1.sub(" ", text)
     if " | (stdout)" in text:
         text = _STDERR_BEHIND.sub("\n", _ONE_LINE_A_HOST.sub(r"\1 >>\n", text))
+    if _MARKDOWN.search(text):
+        text = _ESCAPED_MARK.sub("", text)
+    text = _FRAMED.sub(r"\1", text)
     if _LIST_OF_LINES.search(text) or not _JSON_KEY.search(text):  # the lists of another document are its own
         text = _LISTED_LINE.sub(_unlisted, text)
     return text.translate(_LOOKALIKE).translate(_INVISIBLE)
@@ -186,11 +208,26 @@ class _Labels(t.NamedTuple):
     depth: int
 
 
+def _are_numbered(lines: t.Sequence[str]) -> bool:
+    """Whether each line begins with a number and two blanks, one more than the line before: `cat -n` without its tab."""
+    found = [_LABEL.match(line) for line in lines if line.strip()]
+    numbers = [int(match.group("of")) if match and match.lastgroup == "line" else 0 for match in found[:_LOOKED_AT]]
+    return len(numbers) > 1 and numbers[0] > 0 and all(b == a + 1 for a, b in zip(numbers, numbers[1:]))
+
+
+def _pods(lines: t.Sequence[str]) -> frozenset[str]:
+    """The two words that stand before line after line."""
+    matches = map(_LABEL.match, lines)
+    counted = collections.Counter(match.group() for match in matches if match and match.lastgroup == "pod")
+    return frozenset(literal for literal, count in counted.items() if count >= _LEAST_PODS)
+
+
 def _known_labels(lines: t.Sequence[str], anchor: re.Pattern[str]) -> _Labels:
     """Which labels the text carries, told by the lines on which something known follows them."""
     kinds: set[str] = set()
     literals: set[str] = set()
     depth = 0
+    numbered, pods = _are_numbered(lines), _pods(lines)
     for line in lines:
         match = anchor.search(line)
         if match is None or not line[: match.start()].strip():
@@ -201,6 +238,8 @@ def _known_labels(lines: t.Sequence[str], anchor: re.Pattern[str]) -> _Labels:
             not labels
             or line[behind : match.start()].strip()
             or any(literal.strip() in _NO_HOST for _unused, literal in labels)
+            or any(kind == "pod" and literal not in pods for kind, literal in labels)
+            or (labels[0][0] == "line" and not numbered)
         ):
             continue
         depth = max(depth, len(labels))
@@ -324,6 +363,16 @@ def settle(lines: t.Sequence[str], known: t.Callable[[str], bool]) -> list[str]:
     if half is not None:
         done.append(half)
     return done
+
+
+def seamed(lines: t.Iterable[str], seam: re.Pattern[str]) -> t.Iterator[str]:
+    """Part lines again whose ends a web form took away: `seam` finds the blanks before a label; a line of its own has none."""
+    for line in lines:
+        parts = seam.split(line.strip())
+        if len(parts) > _SEAMS:
+            yield from parts
+        else:
+            yield line
 
 
 def bare(line: str) -> str:
