@@ -21,9 +21,16 @@ _TAG = re.compile(
     r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?:[A-Z]{2,5} )?\d{4})?"
     r"(?:\[[^\[\]\s]{0,200}?\d+,\d+\])?(?:\[[^\[\]\s]{1,200}:\d+\])?<std(?:out|err|diag)>:"
 )
+_FRAME = re.compile(
+    r"^[|\u2502\u2503] ?(?=[^|\u2502\u2503]*[|\u2502\u2503]\s{0,8}$)|\s{0,256}[|\u2502\u2503]\s{0,8}$"
+)  # a box, a pane
+_BREAK = re.compile(r"<br ?/?>\s{0,8}$", re.IGNORECASE)
+_ESCAPED_MARK = re.compile(r"\\(?=[_*#<>=~|+.!\[\]()-])")  # Markdown's
+_MARKDOWN = re.compile(r"\\[_*#\[\]]")
 _NBSP_READ_AS_LATIN_1 = re.compile("\u00c2[\u00a0 ]")  # a web page's two bytes of one blank
 _NEWLINE = re.compile(r"\r\n|\n|\r")
 _ESCAPED_NEWLINE = re.compile(r"\\r\\n|\\n")
+_CLOSING = frozenset("|\u2502\u2503>")
 # What stands before a line's own text: srun -l "12: ", pdsh "node01: ", clush, "[0] ", torchrun "[trainer0|0]:", kubectl, docker.
 LABEL = re.compile(
     r"^\s{0,8}(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,16}\s+)?(?:\[[^\]\s]{1,80}\]:?\s?|[\w.\-/]{1,120}\s?[:|]\s?){0,2}"
@@ -45,7 +52,22 @@ def lines_of(text: str) -> list[str]:
     if text.count("\\n") > 4 * text.count("\n") + 2:
         text = _ESCAPED_NEWLINE.sub("\n", text)
     lines = _NEWLINE.split(text)
-    return list(map(collected, lines)) if '{"' in text else lines
+    lines = list(map(collected, lines)) if '{"' in text else lines
+    return (
+        list(map(without_marks, lines)) if "\\" in text or "|" in text or "<br" in text or "\u2502" in text else lines
+    )
+
+
+def without_marks(line: str) -> str:
+    """One line without a frame around it, without HTML's line end, and without Markdown's escapes."""
+    if line.rstrip()[-1:] in _CLOSING:
+        line = _BREAK.sub("", line) if line.rstrip()[-1:] == ">" else _FRAME.sub("", line)
+    return without_escapes(line)
+
+
+def without_escapes(text: str) -> str:
+    """A text without Markdown's escapes, where it has one before a mark that programs print and nobody else escapes."""
+    return _ESCAPED_MARK.sub("", text) if "\\" in text and _MARKDOWN.search(text) else text
 
 
 def collected(line: str) -> str:

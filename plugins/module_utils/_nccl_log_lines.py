@@ -12,7 +12,11 @@ import html
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._launcher_text import collected, without_tags
+from ansible_collections.gpufabric.cluster.plugins.module_utils._launcher_text import (
+    collected,
+    without_marks,
+    without_tags,
+)
 
 _PREFIX = re.compile(
     r"(?:\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)\] )?"
@@ -66,7 +70,7 @@ def read_line(raw: bytes) -> Line:
 
 def _unwrapped(text: str) -> str:
     """The line within what carries it: JSON of a log collector, or HTML of a page that it was copied from."""
-    text = collected(text)
+    text = without_marks(collected(text))
     return html.unescape(text) if "&gt;" in text or "&lt;" in text else text
 
 

@@ -68,6 +68,10 @@ _OF_PORT: dict[str, _Reading] = {
     "effective_speed": str,
     "phys_state": str,
 }
+_CODED = frozenset(
+    {"state", "phys_state", "active_width", "active_speed", "max_vl_num"}
+)  # words, and a number in parentheses
+_CODE = re.compile(r"[\w. ]{0,32}\([0-9]{1,4}\)$")
 _SEAM = re.compile(r"\s{1,64}(?=(?:port|transport|state|[a-z]{1,24}(?:_[a-z0-9]{1,24}){1,6}):|GID\[)")
 
 
@@ -92,6 +96,7 @@ class _Reader:
         self._port: dict[str, t.Any] | None = None
         self._listing = False
         self._half = ""
+        self._coded = ""  # the field whose code a mail broke off
 
     def read(self, line: str) -> None:
         """Take one line, already without blanks at its ends."""
@@ -140,6 +145,11 @@ class _Reader:
         pair = key_value(line)
         if pair is not None and pair[0] in _OF_PORT:
             self._set_of_port(hca, *pair)
+            self._coded = pair[0] if pair[0] in _CODED and "(" not in pair[1] else ""
+            return True
+        if self._coded and self._port is not None and _CODE.match(line):
+            self._port[self._coded] += " " + line
+            self._coded = ""
             return True
         if pair is not None and pair[0] in _OF_HCA:
             hca.setdefault(pair[0], _OF_HCA[pair[0]](pair[1]))

@@ -14,7 +14,7 @@ import html
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._launcher_text import collected
+from ansible_collections.gpufabric.cluster.plugins.module_utils._launcher_text import collected, without_escapes
 
 _TERMINAL = re.compile(
     r"(?:\x1b|\^\[)\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # colours and cursor movement; ^[ is how cat -v shows the escape
@@ -42,8 +42,6 @@ _LOOKALIKE = str.maketrans(
         "\u2503": " ",
     }
 )
-_ESCAPED_MARK = re.compile(r"\\(?=[_*#<>=~|+.!\[\]()-])")  # Markdown's
-_MARKDOWN = re.compile(r"\\[_*#\[\]]")
 _FRAMED = re.compile(
     r"^[ \t]{0,8}\|[ \t]?([^|\n]{0,512}?)[ \t]{0,256}\|[ \t]{0,8}$", re.MULTILINE
 )  # a box drawn around a text
@@ -104,6 +102,9 @@ _CHANGING = frozenset(
     {"stamp", "time", "syslog", "line", "number", "quote", "remark"}
 )  # labels that differ from line to line: no stream of their own
 _MAX_LABELS = 3
+_LONGEST_PREFIX = 200
+_MOST_LINES = 0.6
+_PIECES = re.compile(r"[0-9]+|\s+|[^0-9\s]+")
 _LOOKED_AT = 20
 _LEAST_PODS = 2  # two words before a line are a label where they come again and again
 _NO_HOST = frozenset(
@@ -171,8 +172,7 @@ def clean(text: str) -> str:
     text = _NBSP_READ_AS_LATIN_1.sub(" ", text)
     if " | (stdout)" in text:
         text = _STDERR_BEHIND.sub("\n", _ONE_LINE_A_HOST.sub(r"\1 >>\n", text))
-    if _MARKDOWN.search(text):
-        text = _ESCAPED_MARK.sub("", text)
+    text = without_escapes(text)
     text = _FRAMED.sub(r"\1", text)
     if _LIST_OF_LINES.search(text) or not _JSON_KEY.search(text):  # the lists of another document are its own
         text = _LISTED_LINE.sub(_unlisted, text)
@@ -255,6 +255,45 @@ def _known_labels(lines: t.Sequence[str], anchor: re.Pattern[str]) -> _Labels:
     return _Labels(kinds, literals, depth)
 
 
+class _Prefix(t.NamedTuple):
+    """What a logger that nobody knows puts before most lines; `names` holds it where it says who printed a line."""
+
+    pattern: re.Pattern[str]
+    names: frozenset[str]
+
+    def off(self, line: str) -> tuple[str, str]:
+        """(name of the stream, the line without the prefix)."""
+        match = self.pattern.match(line)
+        if match is None:
+            return "", line
+        literal = match.group().strip()
+        return literal.strip("[](){}:|> ") if literal in self.names else "", line[match.end() :]
+
+
+def _common_prefix(lines: t.Sequence[str], anchor: re.Pattern[str]) -> _Prefix | None:
+    """The shape of what stands before known lines (digits and blanks may change), where most lines begin with it."""
+    shapes: collections.Counter[str] = collections.Counter()
+    for line in lines:
+        match = anchor.search(line, 1, _LONGEST_PREFIX) if line.strip() else None
+        before = line[: match.start()].rstrip() if match else ""
+        if before.strip():
+            shapes["".join(map(_shape_of, _PIECES.findall(before.lstrip())))] += 1
+    if not shapes:
+        return None
+    pattern = re.compile(r"\s{0,8}" + shapes.most_common(1)[0][0] + " ?")
+    found = [match.group().strip() for match in map(pattern.match, lines) if match]
+    if len(found) < max(2, _MOST_LINES * sum(map(bool, map(str.strip, lines)))):
+        return None
+    literals = collections.Counter(found)
+    return _Prefix(pattern, frozenset(literals) if len(literals) * 3 <= len(found) else frozenset())
+
+
+def _shape_of(piece: str) -> str:
+    if piece.isdecimal():
+        return r"\d{1,20}"
+    return r"\s{1,32}" if piece.isspace() else re.escape(piece)
+
+
 def _stream_name(kind: str, literal: str) -> str:
     """What a label says of who printed the line; empty for one that says nothing of it, such as a clock in brackets."""
     if kind == "rank":  # both streams of a rank belong together: [1,0]<stderr>:
@@ -286,6 +325,7 @@ def streams(text: str, anchor: re.Pattern[str]) -> list[Stream]:
     """
     lines = clean(text).split("\n")
     known = _known_labels(lines, anchor)
+    prefix = None if known.depth else _common_prefix(lines, anchor)
     parted: dict[str, list[str]] = {}
     section = ""
     quote = ""
@@ -293,6 +333,8 @@ def streams(text: str, anchor: re.Pattern[str]) -> list[Stream]:
         label = ""
         if known.depth:
             label, line = _unlabel(line, known)
+        elif prefix:
+            label, line = prefix.off(line)
         line, quote = _unquoted(line, quote, anchor)
         heading = _heading(lines, number, line)
         if heading is not None:

@@ -487,3 +487,28 @@ def test_an_error_without_a_name_and_a_version_with_its_commit() -> None:
         "ibv_create_qp",
         "Unknown error -12",
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{{"log": "{}\\n", "stream": "stdout"}}',
+        '2026-11-02 10:00:00.5\t{{"stream": "stdout", "log": "{}"}}',
+        "| {}           |",
+        "\u2502{}      \u2502",
+        "{}<br>",
+        "2026-11-02 10:00:00,123 - probe - INFO - {}",
+    ],
+)
+def test_what_stores_and_pages_put_around_a_line(line: str) -> None:
+    head = "gpu-2:71:93 [0] NCCL INFO "
+    lines = [f"{head}NCCL_SOCKET_IFNAME set by environment to ens1", f"{head}Using network IB"]
+    found = parse_nccl_log("".join(line.format(each) + "\n" for each in lines))
+    assert (found["interface"], found["transport"]) == ("ens1", "IB")
+
+
+def test_marks_that_markdown_escapes() -> None:
+    found = parse_nccl_log(
+        r"gpu-2:71:93 \[0\] NCCL INFO NET/IB : Using \[0\]mlx5\_bond\_0:1/RoCE \[RO\]; OOB ens1:10.0.0.2\<0\>" + "  \n"
+    )
+    assert found["hcas"] == ["mlx5_bond_0"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import re
 import time
 
 import pytest
@@ -214,6 +215,15 @@ def test_a_row_is_found_whatever_stands_around_it(text):
         lambda n, line: f"^[[1m{line}^[[0m",
         lambda n, line: line.strip(),
         lambda n, line: line.replace("  ", "\u00c2\u00a0\u00c2 "),
+        lambda n, line: json.dumps({"log": line + "\n", "stream": "stdout"}),
+        lambda n, line: f"| {line:<150} |",
+        lambda n, line: f"\u2502{line:<150}\u2502",
+        lambda n, line: re.sub(r"([_*#\[\]])", r"\\\1", line) + "  ",
+        lambda n, line: f"{line}<br>",
+        lambda n, line: f"nccl-0 main {line}",
+        lambda n, line: f"task 3: {line}",
+        lambda n, line: f"2026-11-02 10:00:{n:02},123 - probe - INFO - {line}",
+        lambda n, line: f"(probe pid=771, ip=10.0.0.7) {line}",
     ],
 )
 def test_a_row_in_pieces_behind_any_label_is_one_row(labelled):

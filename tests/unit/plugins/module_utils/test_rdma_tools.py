@@ -163,6 +163,14 @@ WAYS: dict[str, t.Callable[[str], str]] = {
     "bars of a mail": lambda text: each_line(text, lambda _, line: "| " + line),
     "cat -n without its tab": lambda text: each_line(text, lambda n, line: f"{n + 1:6}  {line}"),
     "Markdown's escapes": lambda text: each_line(text, lambda _, line: re.sub(r"([_*#\[\]])", r"\\\1", line) + "  "),
+    "a logger of Python": lambda text: each_line(
+        text, lambda n, line: f"2026-11-02 10:00:{n % 60:02},{n % 1000:03} - probe - INFO - {line}"
+    ),
+    "a logger of C++": lambda text: each_line(
+        text, lambda n, line: f"I1102 10:00:{n % 60:02}.{n:06} {4711 + n:6} probe.cc:{70 + n}] {line}"
+    ),
+    "Ray": lambda text: each_line(text, lambda _, line: f"(probe pid=771, ip=10.0.0.7) {line}"),
+    "bat": lambda text: each_line(text, lambda n, line: f"\x1b[90m{n + 1:>4} | \x1b[0m{line}"),
     "script(1)": lambda text: "Script started on 2026-11-02\n" + text + "\nScript done on 2026-11-02\n",
 }
 
@@ -377,6 +385,24 @@ def test_ibv_devinfo_lines_that_a_mail_broke() -> None:
         {"port": 1, "gids": [{"index": 0, "gid": "fe80:0000:0000:0000:0005:ad00:0003:1111"}]},
         {"port": 2, "gids": [], "state": "PORT_DOWN (1)"},
     ]
+
+
+def test_ibv_devinfo_values_that_a_mail_broke() -> None:
+    (hca,) = parser("ibv_devinfo")(
+        "hca_id: nes0\n  port: 1\n    phys_state:   invalid physical\n   state (0)\n    active_width: 4X (2)\n  port: 2\n"
+    )["hcas"]
+    assert hca["ports"] == [
+        {"port": 1, "phys_state": "invalid physical state (0)", "active_width": "4X (2)", "gids": []},
+        {"port": 2, "gids": []},
+    ]
+
+
+def test_hosts_behind_labels_of_a_logger_that_nobody_knows() -> None:
+    lines = CAPTURES["ibstat_makers"].splitlines()
+    text = "".join(f"(probe pid=7{host}, ip=10.0.0.{host}) {line}\n" for line in lines for host in (1, 2))
+    cas = parse("ibstat_makers", text)["cas"]
+    assert [ca["host"] for ca in cas] == ["probe pid=71, ip=10.0.0.1"] * 6 + ["probe pid=72, ip=10.0.0.2"] * 6
+    assert [told(ca) for ca in cas] == [told(ca) for ca in parse("ibstat_makers")["cas"]] * 2
 
 
 def test_ibv_devinfo_capability_words_are_no_state() -> None:
