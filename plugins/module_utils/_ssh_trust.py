@@ -72,7 +72,7 @@ def known_hosts(peers: t.Sequence[t.Mapping[str, t.Any]]) -> str:
 def ssh_config(peers: t.Sequence[t.Mapping[str, t.Any]], user: str, key: str, known: str) -> str:
     """An ssh_config(5) that knows these nodes, this key and nothing of the user's own configuration.
 
-    Keep-alives: a node that dies is noticed within 15 s.
+    Keep-alives: a node that dies is noticed within 40 s, and one whose cores are all busy has as long to answer.
     """
     ports = [f"Host {peer['address']}\n  Port {peer['port']}\n" for peer in peers if peer["port"] != 22]
     common = {
@@ -88,8 +88,8 @@ def ssh_config(peers: t.Sequence[t.Mapping[str, t.Any]], user: str, key: str, kn
         "UpdateHostKeys": "no",
         "CheckHostIP": "no",
         "ConnectTimeout": "20",
-        "ServerAliveInterval": "5",
-        "ServerAliveCountMax": "3",
+        "ServerAliveInterval": "10",
+        "ServerAliveCountMax": "4",
         "ControlMaster": "no",
         "ControlPath": "none",
         "ForwardAgent": "no",
