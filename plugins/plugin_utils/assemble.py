@@ -74,8 +74,7 @@ def assemble(
     part_of.update(dict.fromkeys(part.findings, BENCHMARK.name))
     part_of.update(dict.fromkeys(judge_section(LOGS, {"": logs}, {"": {}}), LOGS.name))
     read = logs["logs"]["files"] if logs is not None and LOGS.answered(logs) else []
-    if MESH in ran:
-        part_of = fold_shared(part_of, asked)
+    part_of = fold_shared(part_of, asked, seeks_faults=MESH in ran)
     findings = worst_first(part_of)
     judged = bool(ran) or bool(part.verdicts) or bool(read)
     verdict = decide(findings, judged, "no node gave a result")

@@ -18,11 +18,11 @@ WISHES = ("kernel", "nccl_env")
 NO_RDMA = "hca_none"
 
 
-def fold_shared(part_of: t.Mapping[Finding, str], nodes: t.Sequence[str]) -> dict[Finding, str]:
+def fold_shared(part_of: t.Mapping[Finding, str], nodes: t.Sequence[str], seeks_faults: bool) -> dict[Finding, str]:
     """The findings with their parts; what all of several *nodes* have in the same words is one finding of the whole run.
 
-    Errors of WISHES among those, and that no node has an HCA, become warnings, so that a fault of one node stands before
-    what has never been set on any.
+    seeks_faults: then errors of WISHES among those, and that no node has an HCA, become warnings, so that a fault of one
+    node stands before what has never been set on any.
     """
     alike: dict[tuple[str, ...], dict[str, Finding]] = collections.defaultdict(dict)
     for finding, part in part_of.items():
@@ -34,7 +34,8 @@ def fold_shared(part_of: t.Mapping[Finding, str], nodes: t.Sequence[str]) -> dic
         if len(everywhere) < 2 or not everywhere <= set(same):
             folded[finding] = part
         elif finding.node == nodes[0]:
-            folded[_for_all(finding, part, len(nodes))] = part
+            mild = seeks_faults and (part in WISHES or finding.id == NO_RDMA)
+            folded[_for_all(finding, len(nodes), mild)] = part
     return folded
 
 
@@ -42,8 +43,7 @@ def _words(finding: Finding, part: str) -> tuple[str, ...]:
     return (part, finding.id, finding.severity, finding.subject, finding.evidence, finding.expected)
 
 
-def _for_all(finding: Finding, part: str, count: int) -> Finding:
-    mild = part in WISHES or finding.id == NO_RDMA
+def _for_all(finding: Finding, count: int, mild: bool) -> Finding:
     severity = "warning" if finding.severity == "error" and mild else finding.severity
     return dataclasses.replace(
         finding,
