@@ -24,6 +24,7 @@ _TAG = re.compile(
 _FRAME = re.compile(
     r"^[|\u2502\u2503] ?(?=[^|\u2502\u2503]*[|\u2502\u2503]\s{0,8}$)|\s{0,256}[|\u2502\u2503]\s{0,8}$"
 )  # a box, a pane
+_ELEMENT = re.compile(r"^\s{0,64}(['\"])(.*)\1,$")  # of a list of lines
 _BREAK = re.compile(r"<br ?/?>\s{0,8}$", re.IGNORECASE)
 _ESCAPED_MARK = re.compile(r"\\(?=[_*#<>=~|+.!\[\]()-])")  # Markdown's
 _MARKDOWN = re.compile(r"\\[_*#\[\]]")
@@ -62,6 +63,8 @@ def without_marks(line: str) -> str:
     """One line without a frame around it, without HTML's line end, and without Markdown's escapes."""
     if line.rstrip()[-1:] in _CLOSING:
         line = _BREAK.sub("", line) if line.rstrip()[-1:] == ">" else _FRAME.sub("", line)
+    if line.endswith(("',", '",')):
+        line = _ELEMENT.sub(r"\2", line)
     return without_escapes(line)
 
 

@@ -66,7 +66,7 @@ _LISTED = re.compile(
 )
 _LID = re.compile(r"\blid ([0-9]{1,6})\b")
 _ANCHOR = re.compile(
-    r"(?:vendid|devid|sysimgguid|(?:switch|ca|rt)guid)=0x|(?:Switch|Ca|Rt)\s{1,16}[0-9]{1,4}\s{1,16}\"|\[[0-9]{1,4}\][\[(\s]"
+    r"(?:vendid|devid|sysimgguid|(?:switch|ca|rt)guid)=0x|(?:Switch|Ca|Rt)\s{1,16}[0-9]{1,4}\s{1,16}\"|\[[0-9]{1,4}\](?:[\[(]|\s{1,64}\")"
     r"|(?:CA|SW|RT|\?\?)\s{1,16}[0-9]{1,6}\s{1,16}[0-9]{1,4}\s{1,16}0x|(?:Switch|Ca|Rt|Router)\s{0,16}:\s{1,16}0x"
     r"|ibwarn: |" + SHELL + r"ibnetdiscover: "
 )

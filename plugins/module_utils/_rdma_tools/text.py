@@ -45,6 +45,7 @@ _LOOKALIKE = str.maketrans(
 _FRAMED = re.compile(
     r"^[ \t]{0,8}\|[ \t]?([^|\n]{0,512}?)[ \t]{0,256}\|[ \t]{0,8}$", re.MULTILINE
 )  # a box drawn around a text
+_RIGHT_EDGE = re.compile(r"[ \t]{0,256}\|$", re.MULTILINE)
 _MARKUP = re.compile(
     r"</?(?:br|pre|code|span|font|div|p|b|strong|em|li|td|tr|output|stdout|samp|kbd|blockquote)\b[^<>\n]{0,256}>",
     re.IGNORECASE,
@@ -71,7 +72,8 @@ _STRING_ENDS = {
 }
 # A line of a list of lines, as Ansible prints `stdout_lines`: in JSON, or in YAML where a line needs quotes.
 _LISTED_LINE = re.compile(
-    r"^[ \t]{0,64}(?:-[ \t]{1,4})?(?:\"((?:[^\"\\\n]|\\.){0,4096})\"|(?<=- )'((?:[^'\n]|''){0,4096})'),?[ \t]{0,8}$",
+    r"^[ \t]{0,64}(?:-[ \t]{1,4})?(?:\"((?:[^\"\\\n]|\\.){0,4096})\"|(?<=- )'((?:[^'\n]|''){0,4096})'),?[ \t]{0,8}$"
+    r"|^[ \t]{0,64}'((?:[^'\\\n]|\\.){0,4096})',[ \t]{0,8}$",
     re.MULTILINE,
 )
 _LIST_OF_LINES = re.compile(r"(?:lines|stdout|msg|output)['\"]?[ \t]{0,4}:[ \t]{0,4}\[?[ \t]{0,4}$", re.MULTILINE)
@@ -97,9 +99,10 @@ _LABEL = re.compile(
     r"|(?P<remark>[ \t]{0,32}(?:#{1,4}|/{2,3}|\*|;|-|\+)[ \t]?)"  # an answer kept in a comment of a script or program, or in a list
     r"|(?P<pod>(?=[\w.]{1,253}[0-9-])\w[\w.-]{0,252}[ ]\w[\w.-]{0,127}[ ])"  # stern: pod and container
 )
+_CLOCK = re.compile(r"\[[0-9 ]{1,16}[.:][0-9.: ]{1,32}\]")
 _RANK_OR_LINE = re.compile(r"[ \t]{0,8}[0-9]{1,6}(?:[:|-]|\t)")
 _CHANGING = frozenset(
-    {"stamp", "time", "syslog", "line", "number", "quote", "remark"}
+    {"clock", "stamp", "time", "syslog", "line", "number", "quote", "remark"}
 )  # labels that differ from line to line: no stream of their own
 _MAX_LABELS = 3
 _LONGEST_PREFIX = 200
@@ -176,14 +179,20 @@ def clean(text: str) -> str:
     text = _FRAMED.sub(r"\1", text)
     if _LIST_OF_LINES.search(text) or not _JSON_KEY.search(text):  # the lists of another document are its own
         text = _LISTED_LINE.sub(_unlisted, text)
+    if text.count("|\n") > _MOST_LINES * text.count("\n"):  # the right edge of a pane
+        text = _RIGHT_EDGE.sub("", text)
     return text.translate(_LOOKALIKE).translate(_INVISIBLE)
 
 
 def _unlisted(found: re.Match[str]) -> str:
     """The line that an element of a list of lines spells."""
-    double, single = found.groups()
-    if double is None:
-        return str(single).replace("''", "'")
+    double, of_yaml, of_python = found.groups()
+    if of_yaml is not None:
+        return str(of_yaml).replace("''", "'")
+    if of_python is not None:
+        return _LITERAL_RE.sub(
+            lambda escape: '"' if escape.group() == '"' else _LITERAL[escape.group()], of_python
+        ).replace("\\'", "'")
     return _LITERAL_RE.sub(lambda escape: _LITERAL[escape.group()] if escape.group() != '"' else "", double)
 
 
@@ -195,7 +204,8 @@ def _labels(line: str, limit: int) -> list[tuple[str, str]]:
         match = _LABEL.match(line, at)
         if match is None or match.end() > limit:
             break
-        found.append((t.cast(str, match.lastgroup), match.group()))
+        kind = t.cast(str, match.lastgroup)
+        found.append(("clock" if kind == "bracket" and _CLOCK.match(match.group()) else kind, match.group()))
         at = match.end()
     return found
 

@@ -497,6 +497,7 @@ def test_an_error_without_a_name_and_a_version_with_its_commit() -> None:
         "| {}           |",
         "\u2502{}      \u2502",
         "{}<br>",
+        "    '{}',",
         "2026-11-02 10:00:00,123 - probe - INFO - {}",
     ],
 )

@@ -170,6 +170,9 @@ WAYS: dict[str, t.Callable[[str], str]] = {
         text, lambda n, line: f"I1102 10:00:{n % 60:02}.{n:06} {4711 + n:6} probe.cc:{70 + n}] {line}"
     ),
     "Ray": lambda text: each_line(text, lambda _, line: f"(probe pid=771, ip=10.0.0.7) {line}"),
+    "a kernel's clock": lambda text: each_line(text, lambda n, line: f"[{n + 100}.123456] {line}"),
+    "a pane's right edge": lambda text: each_line(text.expandtabs(8), lambda _, line: f"{line:<150}|"),
+    "a list of Python": lambda text: "[\n" + each_line(text, lambda _, line: f"    {line!r},") + "]\n",
     "bat": lambda text: each_line(text, lambda n, line: f"\x1b[90m{n + 1:>4} | \x1b[0m{line}"),
     "script(1)": lambda text: "Script started on 2026-11-02\n" + text + "\nScript done on 2026-11-02\n",
 }
