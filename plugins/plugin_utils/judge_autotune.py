@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import shlex
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 
 #: how settings found are put into force, by the name of the profile's file
 APPLY = {
-    "nccl_env.yml": "ansible-playbook gpufabric.cluster.nccl_env -e @{path}",
+    "nccl_env.yml": "ansible-playbook gpufabric.cluster.nccl_env -e {at_path}",
     "openmpi-mca-params.conf": "put its lines into Open MPI's openmpi-mca-params.conf on every node: {path}",
 }
 
@@ -65,5 +66,7 @@ def _found(result: t.Mapping[str, t.Any]) -> Finding:
         evidence=f"{said['text']}; with {settings}" if said["better"] else said["text"],
         expected="the fastest settings of those that were searched",
         cause=f"{len(said['rejected'])} faster settings break other collectives" if said["rejected"] else "",
-        fix=APPLY[result["profile"]].format(path=path) if result["profile"] else "nothing: nothing was changed",
+        fix=APPLY[result["profile"]].format(path=path, at_path=shlex.quote(f"@{path}"))
+        if result["profile"]
+        else "nothing: nothing was changed",
     )

@@ -63,7 +63,9 @@ def _finding_of_node(entry: t.Mapping[str, t.Any], said: t.Mapping[str, t.Any]) 
     if entry["kind"].startswith("fails"):
         how = f"{entry['failed']} of {entry['runs']} runs hung or failed"
         cause = "something on this node stops every run that it takes part in"
+        reason = "collectives hang or fail"
     else:
+        reason = f"slow: {_per_cent(entry['ratio'])} of its peers"
         how = f"{_per_cent(entry['ratio'])} of its peers in {entry['runs']} runs"
         if entry["busbw"] is not None:
             how += f" ({entry['busbw']:.1f} GB/s against {entry['peers_busbw']:.1f} GB/s)"
@@ -81,7 +83,7 @@ def _finding_of_node(entry: t.Mapping[str, t.Any], said: t.Mapping[str, t.Any]) 
         expected=f"at least {_per_cent(1 - said['resolution'])} of its peers" if said["resolution"] else "as its peers",
         cause=cause,
         fix=f"ansible-playbook gpufabric.cluster.diagnose --limit {node}; "
-        f"until then: scontrol update NodeName={node} State=DRAIN Reason='slow: {_per_cent(entry['ratio'])} of its peers'",
+        f"until then: scontrol update NodeName={node} State=DRAIN Reason='{reason}'",
     )
 
 
@@ -156,7 +158,7 @@ def _finding_of_rail(entry: t.Mapping[str, t.Any]) -> Finding:
         evidence=f"good pairs on this rail alone reach {_per_cent(entry['ratio'])} of the other rails in {entry['runs']} runs",
         expected="as fast as the other rails",
         cause="what all nodes share on this rail: its leaf switch, or one setting on all of its HCAs",
-        fix=f"check the switch of rail {entry['rail']}, then ansible-playbook gpufabric.cluster.rdma --tags verify",
+        fix=f"check the switch of rail {entry['rail']}, then ansible-playbook gpufabric.cluster.verify --tags rdma",
     )
 
 

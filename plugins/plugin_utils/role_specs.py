@@ -21,6 +21,9 @@ COLLECTION = pathlib.Path(__file__).resolve().parents[2]
 #: knobs that several roles read in their defaults
 SHARED_PREFIX = "gpufabric_"
 
+#: a role's variable whose default is a shared knob and nothing else: the knob takes what the variable does
+_FROM_A_KNOB = re.compile(rf'^(\w+): "\{{\{{ ({SHARED_PREFIX}[a-z_]+) \| default\([^{{}}]*\) \}}\}}"$', re.MULTILINE)
+
 #: likeness (difflib ratio) above which an unknown name is taken for a misspelt one
 MISSPELT = 0.75
 
@@ -30,10 +33,12 @@ MISSPELT_ELSEWHERE = 0.93
 
 @dataclasses.dataclass(frozen=True)
 class Specs:
-    """options: {role: {variable: its argument spec}}; shared: the collection-wide knobs."""
+    """options: {role: {variable: its argument spec}}; shared: the collection-wide knobs; twins: {knob: a role's variable with just
+    its values}."""
 
     options: t.Mapping[str, t.Mapping[str, t.Any]]
     shared: frozenset[str]
+    twins: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def role_of(self, name: str) -> str | None:
         """The role whose variable *name* claims to be: the longest role name that it begins with."""
@@ -59,8 +64,10 @@ def load_specs(collection: pathlib.Path = COLLECTION) -> Specs:
             k: v for entry in entries.values() for k, v in entry.get("options", {}).items()
         }
     readers = [*collection.glob("roles/*/defaults/main.yml"), *collection.glob("playbooks/*.yml")]
-    words = (word for path in readers for word in re.findall(rf"\b{SHARED_PREFIX}[a-z_]+", path.read_text()))
-    return Specs(options, frozenset(words))
+    texts = [path.read_text() for path in readers]
+    words = (word for text in texts for word in re.findall(rf"\b{SHARED_PREFIX}[a-z_]+", text))
+    twins = {knob: variable for text in texts for variable, knob in _FROM_A_KNOB.findall(text)}
+    return Specs(options, frozenset(words), twins)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -131,10 +138,11 @@ def coerced(role: str, values: t.Mapping[str, t.Any], specs: Specs) -> dict[str,
 
 def type_finding(name: str, value: t.Any, node: str, specs: Specs) -> Finding | None:
     """What is wrong with a variable's value by its argument spec, or None."""
-    role = specs.role_of(name)
-    if role is None or name not in specs.options[role]:
+    described = specs.twins.get(name, name)
+    role = specs.role_of(described)
+    if role is None or described not in specs.options[role]:
         return None
-    spec = specs.options[role][name]
+    spec = specs.options[role][described]
     _value, errors = _validated(name, value, spec)
     if not errors:
         return None
@@ -146,7 +154,7 @@ def type_finding(name: str, value: t.Any, node: str, specs: Specs) -> Finding | 
         evidence=f"{name} = {value!r}: {errors[0]}",
         expected=_expected(spec),
         cause="the value cannot be what the role takes",
-        fix=f"correct {name}; ansible-doc -t role gpufabric.cluster.{role} describes it",
+        fix=f"correct {name}; ansible-doc -t role gpufabric.cluster.{role} describes {'it' if described == name else described}",
     )
 
 

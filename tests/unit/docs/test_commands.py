@@ -45,7 +45,8 @@ def ansible_playbook(words: list[str]) -> None:
         for name in [] if given.startswith("@") else _names(given):
             assert _is_variable(name), f"no role takes the variable {name}"
     tags = {tag for word in options["tags"] for tag in word.split(",")} - {"all"}
-    assert tags <= _tags(), f"no playbook has the tags {tags - _tags()}"
+    known = {tag for playbook in options["args"] for tag in _tags(_playbook(playbook))}
+    assert tags <= known, f"{options['args']} has no tags {tags - known}"
     for place in options["inventory"] or []:
         assert place in ("inventory", "your/inventory") or (ROOT / place).exists(), f"there is no inventory {place}"
 
@@ -73,12 +74,15 @@ def _is_variable(name: str) -> bool:
 
 
 @functools.cache
-def _tags() -> set[str]:
+def _tags(playbook: pathlib.Path) -> set[str]:
+    """Of a playbook and of those that it imports."""
     found: set[str] = set()
-    for path in ROOT.glob("playbooks/*.yml"):
-        for match in re.findall(r"tags: (.+)", path.read_text()):
-            value = yaml.safe_load(match)
-            found.update(value if isinstance(value, list) else [value])
+    text = playbook.read_text()
+    for match in re.findall(r"tags: (.+)", text):
+        value = yaml.safe_load(match)
+        found.update(value if isinstance(value, list) else [value])
+    for imported in re.findall(r"import_playbook: (\S+)", text):
+        found |= _tags(playbook.parent / imported)
     return found
 
 
@@ -190,6 +194,27 @@ def test_a_command_of_the_documentation_works(line: Line) -> None:
     tried(line.text)
 
 
+#: what findings say to type, as it stands in the judges' sources: a playbook, and where and of what it is run
+_OF_A_FINDING = re.compile(r"ansible-playbook gpufabric\.cluster\.\w+(?: --(?:tags|limit) [\w{}.\[\]',]+)*")
+FIXES = sorted(
+    {
+        fix
+        for suffix in ("py", "json")
+        for path in ROOT.glob(f"plugins/plugin_utils/**/*.{suffix}")
+        for fix in _OF_A_FINDING.findall(path.read_text())
+    }
+)
+
+
+@pytest.mark.parametrize("fix", FIXES)
+def test_a_playbook_that_a_finding_names_can_be_run_so(fix: str) -> None:
+    tried(re.sub(r"\{[^{}]*\}", "n1", fix))
+
+
+def test_findings_name_playbooks() -> None:
+    assert len(FIXES) > 8
+
+
 def test_the_documentation_has_commands() -> None:
     assert len(COMMANDS) > 40
 
@@ -201,6 +226,7 @@ def test_the_documentation_has_commands() -> None:
         "ansible-playbook site.yml --no-such-option",
         "ansible-playbook site.yml -e rdma_expected_hca=8",
         "ansible-playbook site.yml --tags rmda",
+        "ansible-playbook gpufabric.cluster.rdma --tags kernel_tuning",
         "ansible-playbook -i inventories/elsewhere site.yml",
         "ansible-doc -t role gpufabric.cluster.nothing",
         "ansible-galaxy collection instal .",

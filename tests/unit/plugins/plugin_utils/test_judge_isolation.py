@@ -42,6 +42,7 @@ def test_every_finding_says_what_to_type_and_how_sure_it_is() -> None:
     assert "scontrol update NodeName=n0020 State=DRAIN" in found["node_slow"].fix
     assert "GB/s against" in found["node_slow"].evidence
     assert "hung or failed" in found["node_fails"].evidence
+    assert "Reason='collectives hang or fail'" in found["node_fails"].fix
     for kind in ("node_slow", "node_fails"):
         assert "fewer than one fleet in" in found[kind].evidence
 

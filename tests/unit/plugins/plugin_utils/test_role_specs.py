@@ -82,6 +82,31 @@ def test_wrong_values_are_shown_with_what_was_expected(name: str, value: t.Any) 
     assert finding is not None and finding.severity == "error" and name in finding.evidence and finding.expected
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        ("gpufabric_gate", "ture", "no"),
+        ("gpufabric_busy", "Ignore", "ignore"),
+        ("gpufabric_lock", "brake", "break"),
+        ("gpufabric_become", "nein", False),
+        ("gpufabric_control_port", "ssh", "2222"),
+        ("gpufabric_rack", None, 7),
+    ],
+)
+def test_a_shared_knob_takes_what_its_roles_take(name: str, wrong: t.Any, right: t.Any) -> None:
+    specs = role_specs.load_specs()
+    assert role_specs.type_finding(name, right, "n1", specs) is None
+    if wrong is not None:
+        finding = role_specs.type_finding(name, wrong, "n1", specs)
+        assert finding is not None and finding.subject == name and specs.twins[name] in finding.fix
+
+
+def test_every_shared_knob_but_those_of_a_play_is_held_against_a_specification() -> None:
+    """Ansible itself reads what `serial` says."""
+    specs = role_specs.load_specs()
+    assert specs.shared - set(specs.twins) == {"gpufabric_serial"}
+
+
 def test_one_extra_variable_gives_one_finding() -> None:
     findings = [role_specs.name_finding("rdma_driver", node, SPECS) for node in ("n1", "n2")]
     merged = role_specs.merge_common([f for f in findings if f], ["n1", "n2"])
