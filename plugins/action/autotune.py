@@ -30,6 +30,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.tune_study impor
     Study,
     StudyError,
 )
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.user_path import user_path
 
 #: arguments of this action that are none of the module that measures
 OWN = ("plan", "nccl", "nccl_version", "settings")
@@ -73,7 +74,7 @@ class ActionModule(NcclTests):
         nodes = {n["name"]: node_means(n, task_vars["hostvars"].raw_get(n["name"])) for n in given["plan"]["nodes"]}
         nccl = {**(given.get("nccl") or {}), "asked_version": given.get("nccl_version", "")}
         plan = make_plan(given["plan"], nodes, nccl, settings, self._ompi_info(given))
-        top = pathlib.Path(settings["results_dir"]).expanduser().absolute() / "autotune"
+        top = user_path(settings["results_dir"]).absolute() / "autotune"
         directory = top / plan.study
         lock = StudyLock(top / f"{plan.fabric}.lock")
         try:

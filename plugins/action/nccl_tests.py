@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pathlib
 import shlex
 import time
 import typing as t
@@ -19,6 +18,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark import
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result import shape_runs
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.unfinished_run import UnfinishedRun
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.user_path import user_path
 
 INPUTS = "__inputs_checked"
 MODULE = "gpufabric.cluster.nccl_tests"
@@ -118,7 +118,7 @@ class ActionModule(ActionBase):
         directory = reader.read("fabric_report", here).get("fabric_report_results_dir")
         if not run_id or not directory:
             return None
-        unfinished = UnfinishedRun(pathlib.Path(directory).expanduser().absolute(), run_id)
+        unfinished = UnfinishedRun(user_path(directory).absolute(), run_id)
         try:
             unfinished.begin(run_id, here, len(self._task.args["runs"]))
         except OSError as error:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import datetime
-import pathlib
 import platform
 import typing as t
 
@@ -18,6 +17,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.terminal 
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import BENCHMARK, LOGS, SECTIONS
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.unfinished_run import UnfinishedRun
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.user_path import user_path
 
 INPUTS = "__inputs_checked"
 
@@ -58,7 +58,7 @@ class ActionModule(ActionBase):
                 "check_mode": check_mode,
             },
         )
-        results = pathlib.Path(self._task.args.get("results_dir", "results")).expanduser().absolute()
+        results = user_path(self._task.args.get("results_dir", "results")).absolute()
         directory = results / inputs["run_id"]
         if not check_mode:
             try:

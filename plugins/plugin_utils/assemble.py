@@ -76,8 +76,9 @@ def assemble(
     read = logs["logs"]["files"] if logs is not None and LOGS.answered(logs) else []
     part_of = fold_shared(part_of, asked, seeks_faults=MESH in ran)
     findings = worst_first(part_of)
-    judged = bool(ran) or bool(part.verdicts) or bool(read)
-    verdict = decide(findings, judged, "no node gave a result")
+    judged = bool(ran) or bool(part.verdicts) or any(file["lines"] for file in read)
+    nothing = "no node gave a result" + ("" if logs is None else ", and no log holds a line that could be read")
+    verdict = decide(findings, judged, nothing)
     return {
         "schema_version": SCHEMA_VERSION,
         "collection_version": COLLECTION_VERSION,

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import size_text
@@ -25,6 +24,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.line_rates impor
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.majority import listed
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.merged_findings import NAMED_NODES, merged
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_reader import RunUnreadable, read_run
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.user_path import user_path
 
 Verdict = dict[str, t.Any]
 
@@ -113,7 +113,7 @@ def _baseline(path: str) -> tuple[Baseline, list[Finding]]:
     if not path:
         return {}, []
     try:
-        return read_baseline(read_run(pathlib.Path(path).expanduser())), []
+        return read_baseline(read_run(user_path(path))), []
     except (ValueError, KeyError, TypeError) as error:
         return {}, [
             Finding(

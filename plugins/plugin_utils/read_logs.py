@@ -15,6 +15,7 @@ import typing as t
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log import parse_nccl_log_stream
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log_stream import whole_text
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.faults import explain_log
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.user_path import user_path
 
 #: files read of one directory; more are said
 MOST_FILES = 10_000
@@ -23,6 +24,17 @@ MOST_FILES = 10_000
 SEARCHED_WHOLE = 4 << 20
 #: causes kept of one file, the likeliest first
 CAUSES = 4
+
+#: why what is neither a file nor a directory is not read: a pipe or a device would be waited for without end
+IRREGULAR = "it is no regular file"
+
+#: {first bytes: what packed it so}: what the reader cannot unpack, and would take for a log that says nothing
+FOREIGN = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"7z\xbc\xaf\x27\x1c": "7-Zip",
+}
 
 _DIGITS = re.compile(r"[0-9]+")
 
@@ -40,7 +52,7 @@ def read_logs(path: str) -> dict[str, t.Any]:
     same (see jobs_of()); waiting: ranks that never joined; causes: explain_log()'s findings without their long parts.
     Raises ValueError, a sentence, where there is nothing to read.
     """
-    root = pathlib.Path(path).expanduser()
+    root = user_path(path)
     if not root.exists():
         raise ValueError(f"diagnose_logs is {path}, and there is no such file or directory")
     names, skipped = _names(root)
@@ -59,17 +71,20 @@ def read_logs(path: str) -> dict[str, t.Any]:
 def _names(root: pathlib.Path) -> tuple[list[str], list[dict[str, str]]]:
     """Relative names of the regular files below *root*, and what is passed over. Links to elsewhere are not followed."""
     if not root.is_dir():
-        return [root.name], []
+        return ([root.name], []) if root.is_file() else ([], [{"name": root.name, "why": IRREGULAR}])
     names: list[str] = []
     skipped: list[dict[str, str]] = []
-    for directory, subdirectories, entries in os.walk(root):
+
+    def closed(error: OSError) -> None:
+        skipped.append({"name": os.path.relpath(error.filename, root), "why": error.strerror or str(error)})
+
+    for directory, subdirectories, entries in os.walk(root, onerror=closed):
         subdirectories.sort()
         for entry in sorted(entries):
             path = pathlib.Path(directory) / entry
             name = str(path.relative_to(root))
-            # A pipe or a device would be waited for without end.
             if not stat.S_ISREG(path.lstat().st_mode):
-                skipped.append({"name": name, "why": "it is no regular file"})
+                skipped.append({"name": name, "why": IRREGULAR})
             elif len(names) >= MOST_FILES:
                 skipped.append({"name": name, "why": f"more than {MOST_FILES} files are not read"})
             else:
@@ -78,7 +93,13 @@ def _names(root: pathlib.Path) -> tuple[list[str], list[dict[str, str]]]:
 
 
 def _read(path: pathlib.Path) -> dict[str, t.Any]:
+    """What is kept of one file. OSError where it cannot be read."""
     with path.open("rb") as file:
+        head = file.read(8)
+        packed = next((name for magic, name in FOREIGN.items() if head.startswith(magic)), "")
+        if packed:
+            raise OSError(f"it is packed with {packed}, and has to be unpacked first")
+        file.seek(0)
         parsed = parse_nccl_log_stream(file)
     context = {"text": _whole_text(path)} if path.stat().st_size <= SEARCHED_WHOLE else {}
     causes = [

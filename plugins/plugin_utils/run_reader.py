@@ -10,6 +10,7 @@ import pathlib
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import SCHEMA_VERSION
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.user_path import user_path
 
 #: names that stand for a run of the results directory
 LATEST, PREVIOUS = "latest", "previous"
@@ -54,7 +55,7 @@ def find_run(given: str, results: pathlib.Path, before: pathlib.Path | None = No
     if given == LATEST and runs:
         link = results / LATEST / RECORD
         return link if link.exists() else runs[-1]
-    path = pathlib.Path(given).expanduser()
+    path = user_path(given)
     for candidate in (path, path / RECORD, results / given / RECORD):
         if candidate.is_file():
             return candidate

@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import pathlib
 import statistics
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import parse_size
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import workload, workload_cost
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.model_parameters import Lora
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.user_path import user_path
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.workload_state import Message, Strategy
 
 Run = t.Mapping[str, t.Any]
@@ -146,7 +146,7 @@ def for_workload(given: t.Mapping[str, t.Any], ranks: int, ranks_per_node: int) 
 def _config(given: t.Any) -> t.Mapping[str, t.Any]:
     if isinstance(given, t.Mapping):
         return given
-    path = pathlib.Path(str(given)).expanduser()
+    path = user_path(str(given))
     try:
         return t.cast("dict[str, t.Any]", json.loads(path.read_text()))
     except (OSError, ValueError) as error:

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import typing as t
 
 import jsonschema
 import pytest
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.assemble import assemble
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.read_logs import read_logs
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import SCHEMA, decide, judge_section
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import BENCHMARK, NODE, SECTIONS, Section
 
@@ -23,12 +25,15 @@ def node(name: str, **changes: t.Any) -> dict[str, t.Any]:
 
 
 def run(
-    results: dict[str, dict[str, t.Any]], nodes: t.Sequence[str] = ("n1", "n2"), **inputs: t.Any
+    results: dict[str, dict[str, t.Any]],
+    nodes: t.Sequence[str] = ("n1", "n2"),
+    logs: dict[str, t.Any] | None = None,
+    **inputs: t.Any,
 ) -> dict[str, t.Any]:
     everything = {section.name: results.get(section.name, {}) for section in (*SECTIONS, BENCHMARK)}
     settings = {section.name: {n: {} for n in nodes} for section in (*SECTIONS, BENCHMARK)}
     started = {"run_id": "20260101T000000Z-0a1b", "started": "2026-01-01T00:00:00+00:00", "nodes": list(nodes)}
-    record = assemble({**started, "bad_nodes": [], "findings": [], **inputs}, everything, settings, ABOUT)
+    record = assemble({**started, "bad_nodes": [], "findings": [], **inputs}, everything, settings, ABOUT, logs)
     record.pop("logs")
     jsonschema.validate(json.loads(json.dumps(record)), json.loads(SCHEMA.read_text()))
     return record
@@ -57,6 +62,14 @@ def test_a_node_without_python_is_told_apart_from_a_dead_one() -> None:
 
 def test_nothing_observed_is_no_pass() -> None:
     assert run({"node": {"n1": node("n1"), "n2": node("n2")}})["verdict"]["status"] == "unjudged"
+
+
+@pytest.mark.parametrize(("lines", "status"), [(0, "unjudged"), (3, "pass")])
+def test_logs_that_hold_nothing_are_no_pass(tmp_path: pathlib.Path, lines: int, status: str) -> None:
+    (tmp_path / "job.log").write_text("step 1\n" * lines)
+    record = run({}, nodes=(), logs={"logs": read_logs(str(tmp_path))})
+    assert record["verdict"]["status"] == status
+    assert lines or "no log holds a line" in record["verdict"]["text"]
 
 
 def test_one_machine_under_two_names_is_one_finding() -> None:

@@ -11,7 +11,7 @@ import pathlib
 import pytest
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.judge_logs import judge_logs
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.read_logs import jobs_of, read_logs
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.read_logs import FOREIGN, jobs_of, read_logs
 
 HEALTHY = """gpu-1:100:100 [0] NCCL INFO NCCL version 2.21.5+cuda12.4
 gpu-1:100:120 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eno1:192.0.2.1<0>
@@ -81,6 +81,34 @@ def test_what_is_no_log_and_what_cannot_be_read(tmp_path: pathlib.Path) -> None:
     assert {"log_clean", "log_unread", "log_cut_off"} <= ids
 
 
+@pytest.mark.parametrize(("magic", "name"), FOREIGN.items())
+def test_what_another_program_packed_is_not_taken_for_a_log_without_failure(
+    tmp_path: pathlib.Path, magic: bytes, name: str
+) -> None:
+    (tmp_path / "job.log").write_bytes(magic + os.urandom(4096))
+    (finding,) = judged(tmp_path)
+    assert finding.id == "log_unread" and f"packed with {name}" in finding.evidence
+
+
+def test_a_directory_that_is_closed_to_us_is_said(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.log").write_text(HEALTHY)
+    (tmp_path / "theirs").mkdir()
+    scandir = os.scandir
+
+    def refusing(path: str) -> object:
+        if str(path).endswith("theirs"):  # a mode would not stop root
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    assert read_logs(str(tmp_path))["skipped"] == [{"name": "theirs", "why": "Permission denied"}]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert read_logs(str(tmp_path / "pipe"))["skipped"] == [{"name": "pipe", "why": "it is no regular file"}]
+
+
 def test_compressed_and_utf_16(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.log.gz").write_bytes(gzip.compress((HEALTHY + NO_MEMORY).encode()))
     (tmp_path / "b.log").write_bytes((HEALTHY + NO_MEMORY).encode("utf-16"))
@@ -96,9 +124,9 @@ def test_mixed_libraries_and_settings(tmp_path: pathlib.Path) -> None:
     assert "2.19.3" in findings[0].evidence and "gpu-2" in findings[0].evidence
 
 
-@pytest.mark.parametrize("what", ["missing", "empty"])
+@pytest.mark.parametrize("what", ["missing", "empty", "nobody"])
 def test_nothing_to_read_is_one_sentence(tmp_path: pathlib.Path, what: str) -> None:
-    path = tmp_path if what == "empty" else tmp_path / "nowhere"
+    path = {"missing": tmp_path / "nowhere", "empty": tmp_path, "nobody": "~nobody-of-this-name/logs"}[what]
     with pytest.raises(ValueError, match="diagnose_logs is "):
         read_logs(str(path))
 
