@@ -72,9 +72,12 @@ _STRING_ENDS = {
 }
 # A line of a list of lines, as Ansible prints `stdout_lines`: in JSON, or in YAML where a line needs quotes.
 _LISTED_LINE = re.compile(
-    r"^[ \t]{0,64}(?:-[ \t]{1,4})?(?:\"((?:[^\"\\\n]|\\.){0,4096})\"|(?<=- )'((?:[^'\n]|''){0,4096})'),?[ \t]{0,8}$"
-    r"|^[ \t]{0,64}'((?:[^'\\\n]|\\.){0,4096})',[ \t]{0,8}$",
+    r"^[ \t]{0,64}(?:-[ \t]{1,4})?(?:\"((?:[^\"\\\n]|\\.){0,4096})\"|(?<=- )'((?:[^'\n]|''){0,4096})'),?[ \t]{0,8}\]?[ \t]{0,8}$"
+    r"|^[ \t]{0,64}'((?:[^'\\\n]|\\.){0,4096})'(?:,|,?[ \t]{0,8}\])[ \t]{0,8}$",
     re.MULTILINE,
+)
+_LIST_BEGINS = re.compile(  # with its first element on the line of its name, as a program of Python has it
+    r"^([^\"'\n]{0,128}[=:(][ \t]{0,4}\[)[ \t]{0,4}(?=([\"']).{0,4096}\2,[ \t]{0,8}\n[ \t]{0,64}[\"'])", re.MULTILINE
 )
 _LIST_OF_LINES = re.compile(r"(?:lines|stdout|msg|output)['\"]?[ \t]{0,4}:[ \t]{0,4}\[?[ \t]{0,4}$", re.MULTILINE)
 _JSON_KEY = re.compile(r"^[ \t]{0,64}\"[^\"\n]{1,128}\"[ \t]{0,4}:", re.MULTILINE)
@@ -178,7 +181,7 @@ def clean(text: str) -> str:
     text = without_escapes(text)
     text = _FRAMED.sub(r"\1", text)
     if _LIST_OF_LINES.search(text) or not _JSON_KEY.search(text):  # the lists of another document are its own
-        text = _LISTED_LINE.sub(_unlisted, text)
+        text = _LISTED_LINE.sub(_unlisted, _LIST_BEGINS.sub(r"\1\n", text))
     if text.count("|\n") > _MOST_LINES * text.count("\n"):  # the right edge of a pane
         text = _RIGHT_EDGE.sub("", text)
     return text.translate(_LOOKALIKE).translate(_INVISIBLE)
@@ -284,7 +287,7 @@ def _common_prefix(lines: t.Sequence[str], anchor: re.Pattern[str]) -> _Prefix |
     """The shape of what stands before known lines (digits and blanks may change), where most lines begin with it."""
     shapes: collections.Counter[str] = collections.Counter()
     for line in lines:
-        match = anchor.search(line, 1, _LONGEST_PREFIX) if line.strip() else None
+        match = anchor.search(line, 0, _LONGEST_PREFIX)  # a line that is known from its beginning has no prefix
         before = line[: match.start()].rstrip() if match else ""
         if before.strip():
             shapes["".join(map(_shape_of, _PIECES.findall(before.lstrip())))] += 1

@@ -173,6 +173,9 @@ WAYS: dict[str, t.Callable[[str], str]] = {
     "a kernel's clock": lambda text: each_line(text, lambda n, line: f"[{n + 100}.123456] {line}"),
     "a pane's right edge": lambda text: each_line(text.expandtabs(8), lambda _, line: f"{line:<150}|"),
     "a list of Python": lambda text: "[\n" + each_line(text, lambda _, line: f"    {line!r},") + "]\n",
+    "a list of Python that begins behind its name": lambda text: (
+        "    answer = [" + ",\n              ".join(map(repr, text.splitlines())) + "]\n"
+    ),
     "bat": lambda text: each_line(text, lambda n, line: f"\x1b[90m{n + 1:>4} | \x1b[0m{line}"),
     "script(1)": lambda text: "Script started on 2026-11-02\n" + text + "\nScript done on 2026-11-02\n",
 }
@@ -743,6 +746,17 @@ def test_iblinkinfo_tells_switches_without_blocks() -> None:
     )
 
 
+def test_iblinkinfo_lines_of_one_node_have_no_loggers_prefix() -> None:
+    """Every line of `-l` begins alike where one switch was asked for: that beginning is the node."""
+    line = '0x08c0eb0300ab0002 "{:>30}"      8 {:4}[  ]  ==( 4X 5.0 Gbps Active /   LinkUp)==>  0x08c0eb0300ab{:04x} {:6}    1[  ] "gpu-{} HCA-1" (  )\n'
+    found = parser("iblinkinfo")("".join(line.format("ISR9099 rack-7", n, n, 30 + n, n) for n in range(1, 7)))
+    assert {(link["node"], link["guid"], link["lid"]) for link in found["links"]} == {
+        ("ISR9099 rack-7", "0x08c0eb0300ab0002", 8)
+    }
+    assert [link["port"] for link in found["links"]] == [1, 2, 3, 4, 5, 6]
+    assert (found["switches"], len(found["hosts"])) == (["ISR9099 rack-7"], 6)
+
+
 def test_links_below_the_counters_of_ibqueryerrors() -> None:
     (link,) = parser("iblinkinfo")(
         'Errors for 0x08c0eb0300ab1200 "gpu-1 HCA-1"\n   GUID 0x08c0eb0300ab1200 port 1: [SymbolErrorCounter == 7]\n'
@@ -972,6 +986,8 @@ HOSTILE = [
     "port " * 40_000,
     "ibwarn: [" * 40_000,
     "sh: " * 50_000,
+    "x=['" * 50_000,
+    "x = ['a',\n" * 30_000,
 ]
 
 
