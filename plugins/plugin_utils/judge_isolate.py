@@ -19,6 +19,7 @@ def judge_isolate(nodes: t.Mapping[str, t.Mapping[str, t.Any]], settings: t.Mapp
             findings += judge_isolation.findings(result["verdict"])
         if result["problem"]:
             findings.append(_broken_off(launcher, result))
+        findings += _done_with_the_guilty(launcher, result, settings)
         findings += [
             Finding(
                 id="node_left_out",
@@ -47,3 +48,37 @@ def _broken_off(launcher: str, result: t.Mapping[str, t.Any]) -> Finding:
         cause="what is said of nodes rests on what was measured until then" if begun else "",
         fix=f"look at {launcher}, then run isolate again",
     )
+
+
+def _done_with_the_guilty(
+    launcher: str, result: t.Mapping[str, t.Any], settings: t.Mapping[str, t.Any]
+) -> list[Finding]:
+    """What was asked for and could not be done: nodes that stay in Slurm, an inventory that is not there."""
+    guilty = ",".join(str(entry["node"]) for entry in result["verdict"].get("accused", []))
+    findings = []
+    if result.get("not_drained"):
+        findings.append(
+            Finding(
+                id="isolate_not_drained",
+                severity="error",
+                node=launcher,
+                subject="Slurm",
+                evidence=f"scontrol could not drain {guilty}: {' '.join(result['not_drained'].split())}",
+                expected="drained nodes, since isolate_slurm_drain is true",
+                cause="the launching node has no scontrol, its user may not drain nodes, or Slurm knows them by other names",
+                fix=f"scontrol update nodename={guilty} state=drain reason=isolate, where Slurm is administered",
+            )
+        )
+    if result.get("not_written"):
+        findings.append(
+            Finding(
+                id="isolate_inventory_not_written",
+                severity="error",
+                node="",
+                subject="isolate_inventory_file",
+                evidence=f"{settings.get('isolate_inventory_file', '')} was not written: {' '.join(result['not_written'].split())}",
+                expected="a file in a directory that is there, and that whoever runs ansible-playbook can write",
+                fix="correct isolate_inventory_file, or make its directory, and run isolate again",
+            )
+        )
+    return findings
