@@ -13,7 +13,7 @@ from ansible_collections.gpufabric.cluster.plugins.action.nccl_tests import Acti
 from ansible_collections.gpufabric.cluster.plugins.action.nccl_tests import Lost
 from ansible_collections.gpufabric.cluster.plugins.action.nccl_tests_plan import node_means
 from ansible_collections.gpufabric.cluster.plugins.module_utils._collective_sizes import parse_size
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils import isolate, isolate_verdict
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import bisect_hang, isolate, isolate_verdict
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result import shape_runs
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.isolate_runs import (
     Means,
@@ -23,6 +23,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.isolate_runs imp
     rails_of,
     runs_of,
 )
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.pairing import Launch
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
 
 #: arguments of this action that are none of the module that measures
@@ -37,28 +38,31 @@ class ActionModule(NcclTests):
         task_vars = task_vars or {}
         given = dict(self._task.args)
         left_out = list(given.get("left_out", []))
-        empty = {"changed": False, "verdict": {}, "measurements": [], "left_out": left_out, "released": []}
+        empty = {"changed": False, "verdict": {}, "hang": {}, "measurements": [], "left_out": left_out, "released": []}
         if given.get("problem"):
             return {**result, **empty, "problem": given["problem"]}
         means = self._means(given, task_vars)
         try:
-            settings = {"split": can_split(means, str(given.get("launcher"))), **_settings(given.get("settings") or {})}
+            wanted = dict(given.get("settings") or {})
+            whole = bool(wanted.pop("whole", True))
+            settings = {"split": can_split(means, str(given.get("launcher"))), **_settings(wanted)}
             state = isolate.begin(self._nodes(means, task_vars), settings)
         except (TypeError, ValueError) as error:
             return {**result, **empty, "problem": str(error)}
         if self._task.check_mode:
             return {**result, **empty, "problem": "nothing is measured in check mode"}
-        measured = _Measured()
+        measured = _Measured(state)
         problem = ""
         try:
-            state = self._measure(state, means, given, task_vars, measured)
+            self._measure(measured, means, given, task_vars, whole)
         except Lost as error:
             problem = str(error)
         return {
             **result,
             **empty,
             "problem": problem and f"{means.here}: {problem}",
-            "verdict": isolate_verdict.verdict(state),
+            "verdict": isolate_verdict.verdict(measured.pairs),
+            "hang": bisect_hang.verdict(measured.whole) if measured.whole else {},
             "measurements": measured.rows,
             "left_out": left_out,
             "lost": measured.outcome.get("lost", {}),
@@ -96,36 +100,35 @@ class ActionModule(NcclTests):
         }
 
     def _measure(
-        self,
-        state: isolate.State,
-        means: Means,
-        given: t.Mapping[str, t.Any],
-        task_vars: dict[str, t.Any],
-        measured: _Measured,
-    ) -> isolate.State:
-        """Step by step to the end. What was measured before the launcher is lost stays in *measured*."""
-        parent = os.getppid()
-        directory = ""
+        self, measured: _Measured, means: Means, given: t.Mapping[str, t.Any], task_vars: dict[str, t.Any], whole: bool
+    ) -> None:
+        """Pairs to the end, then, with *whole* and where they explain no hang, all at once. What was measured before the launcher
+        is lost stays in *measured*."""
         arguments = {key: value for key, value in given.items() if key not in OWN}
-        while launches := isolate.plan(state):
+
+        def step(launches: t.Sequence[Launch], nodes: t.Collection[str]) -> tuple[list[dict[str, t.Any]], list[str]]:
             planned = runs_of(launches, means)
-            pairs = ", ".join("+".join(group) for one in planned for group in one.groups)
-            self._display.v(f"isolate: {launches[0].stage}, run {measured.count + 1} on: {pairs}")
-            after = measured.count if directory else -1
+            groups = ", ".join("+".join(group) for one in planned for group in one.groups)
+            self._display.v(f"isolate: {launches[0].stage}, run {measured.count + 1} on: {groups}")
+            after = measured.count if measured.directory else -1
             answer = self._hand_over(arguments, [one.run for one in planned], after, task_vars)
-            directory = directory or answer["directory"]
+            measured.directory = measured.directory or answer["directory"]
             measured.count += len(planned)
-            measured.outcome = self._supervise(directory, parent, waiting_after=measured.count)
-            rows = measured.take(planned)
-            state = isolate.observe(state, rows, sorted(set(measured.outcome.get("lost", {})) & set(state.nodes)))
-            if measured.outcome.get("ended"):
-                raise Lost(measured.outcome["ended"])
-            if len(measured.outcome.get("results", [])) < measured.count:
-                raise Lost("it ended before all was measured")
-        if directory:
+            measured.outcome = self._supervise(measured.directory, measured.parent, waiting_after=measured.count)
+            measured.demand_all()
+            return measured.take(planned), sorted(set(measured.outcome.get("lost", {})) & set(nodes))
+
+        while launches := isolate.plan(measured.pairs):
+            rows, gone = step(launches, measured.pairs.nodes)
+            measured.pairs = isolate.observe(measured.pairs, rows, gone)
+        if whole and bisect_hang.is_worth_it(isolate_verdict.verdict(measured.pairs)):
+            measured.whole = bisect_hang.begin_after(measured.pairs)
+            while launches := bisect_hang.plan(measured.whole):
+                rows, gone = step(launches, measured.whole.nodes)
+                measured.whole = bisect_hang.observe(measured.whole, rows, gone)
+        if measured.directory:
             self._hand_over(arguments, [], measured.count, task_vars)
-            measured.outcome = self._supervise(directory, parent)
-        return state
+            measured.outcome = self._supervise(measured.directory, measured.parent)
 
 
 def _settings(given: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -137,12 +140,24 @@ def _settings(given: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
 
 
 class _Measured:
-    """What the launcher has measured so far. rows: isolate's measurements; count: runs handed over."""
+    """What the launcher has measured so far, and what is known by that. pairs: isolate's state; whole: bisect_hang's, once all
+    ran at once. rows: measurements of both; count: runs handed over."""
 
-    def __init__(self) -> None:
+    def __init__(self, pairs: isolate.State) -> None:
+        self.pairs = pairs
+        self.whole: bisect_hang.State | None = None
+        self.parent = os.getppid()
+        self.directory = ""
         self.rows: list[dict[str, t.Any]] = []
         self.count = 0
         self.outcome: dict[str, t.Any] = {}
+
+    def demand_all(self) -> None:
+        """Lost where the launcher ended before it had measured all that was handed over: the rest would look like hangs."""
+        if self.outcome.get("ended"):
+            raise Lost(self.outcome["ended"])
+        if len(self.outcome.get("results", [])) < self.count:
+            raise Lost("it ended before all was measured")
 
     def take(self, planned: t.Sequence[Planned]) -> list[dict[str, t.Any]]:
         """The measurements of the last runs that were handed over."""

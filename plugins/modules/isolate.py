@@ -91,6 +91,12 @@ verdict:
     - Links, racks, paths and rails at fault, what could not be told, and how many launches it took.
   returned: success
   type: dict
+hang:
+  description:
+    - The nodes and links that make a run of all nodes hang or fail, where pairs do not, and what could not be told. Empty where pairs
+      explain enough already, or there are fewer than three nodes.
+  returned: success
+  type: dict
 measurements:
   description: Every measurement with its group, busbw in GB/s, and what stood beside it.
   returned: success

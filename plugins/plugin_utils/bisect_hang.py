@@ -16,6 +16,7 @@ import dataclasses
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import isolate_state
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.pairing import Launch, portions
 
 Names = frozenset[str]
@@ -77,6 +78,20 @@ def begin(
     if len(names) < 2:
         raise ValueError(f"bisect: {len(names)} node was given, a hang between nodes needs at least two")
     return State(names, size, timeout_s, least_timeout_s)
+
+
+def is_worth_it(said: t.Mapping[str, t.Any]) -> bool:
+    """Whether all nodes should run at once after isolate's pairs, whose verdict this is: from three nodes on, and where no pair
+    explains already why a job of all of them would hang.
+    """
+    explained = any(said[key] for key in ("accused", "links", "untold", "all_failed"))
+    return not explained and said["nodes"] - len(said["vanished"]) > 2
+
+
+def begin_after(pairs: isolate_state.State) -> State:
+    """A fresh state over the nodes that isolate's pairs have left, with the same size and time limits."""
+    left = [name for name in pairs.nodes if name not in pairs.gone]
+    return begin(left, pairs.settings.size, pairs.settings.timeout_s, pairs.settings.least_timeout_s)
 
 
 def plan(state: State) -> list[Launch]:

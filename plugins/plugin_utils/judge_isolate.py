@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils import judge_isolation
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import bisect_hang, judge_isolation
 
 
 def judge_isolate(nodes: t.Mapping[str, t.Mapping[str, t.Any]], settings: t.Mapping[str, t.Any]) -> list[Finding]:
@@ -17,6 +17,9 @@ def judge_isolate(nodes: t.Mapping[str, t.Mapping[str, t.Any]], settings: t.Mapp
     for launcher, result in nodes.items():
         if result["verdict"]:
             findings += judge_isolation.findings(result["verdict"])
+        if result.get("hang"):
+            findings += bisect_hang.findings(result["hang"])
+            findings += [judge_isolation.vanished_finding(name) for name in result["hang"]["vanished"]]
         if result["problem"]:
             findings.append(_broken_off(launcher, result))
         findings += _done_with_the_guilty(launcher, result, settings)
@@ -54,7 +57,8 @@ def _done_with_the_guilty(
     launcher: str, result: t.Mapping[str, t.Any], settings: t.Mapping[str, t.Any]
 ) -> list[Finding]:
     """What was asked for and could not be done: nodes that stay in Slurm, an inventory that is not there."""
-    guilty = ",".join(str(entry["node"]) for entry in result["verdict"].get("accused", []))
+    accused = [str(entry["node"]) for entry in result["verdict"].get("accused", [])]
+    guilty = ",".join([*accused, *(result.get("hang") or {}).get("guilty", [])])
     findings = []
     if result.get("not_drained"):
         findings.append(

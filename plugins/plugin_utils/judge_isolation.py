@@ -35,7 +35,7 @@ def findings(said: t.Mapping[str, t.Any]) -> list[Finding]:
     if said["all_failed"]:
         found.append(FLEET_FAILS)
     found += [_finding_of_doubt(entry, said) for entry in said["undecided"]]
-    found += [_finding_of_vanished(name) for name in said["vanished"]]
+    found += [vanished_finding(name) for name in said["vanished"]]
     if said["unjudged"]:
         found.append(_finding_of_unjudged(said))
     if said["unmeasured"]:
@@ -203,7 +203,7 @@ def _finding_of_doubt(entry: t.Mapping[str, t.Any], said: t.Mapping[str, t.Any])
     )
 
 
-def _finding_of_vanished(name: str) -> Finding:
+def vanished_finding(name: str) -> Finding:
     return Finding(
         id="node_vanished",
         severity="error",
