@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import typing as t
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpufabric.cluster.plugins.action.nccl_tests_plan import why_unusable
+from ansible_collections.gpufabric.cluster.plugins.action.nccl_tests_plan import (
+    launching_node,
+    nobody,
+    said,
+    why_unusable,
+)
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import training_plan
 
 TOOLS = "__lora_workload_means"
@@ -30,6 +36,9 @@ class ActionModule(ActionBase):
             }
         )
         launch, settings = arguments["launch"], arguments["settings"]
+        result.update(changed=False, here=launching_node(launch, task_vars))
+        if "nodes" not in launch:
+            return {**result, **dataclasses.asdict(training_plan.Plan(problem=said(launch)))}
         variables = {node["name"]: task_vars["hostvars"].raw_get(node["name"]) for node in launch["nodes"]}
         unusable = why_unusable(launch, variables, (TOOLS, "versions"), settings["trust"], bool(self._task.check_mode))
         left_out = [*launch["left_out"], *({"node": name, "why": why} for name, why in unusable.items())]
@@ -39,12 +48,12 @@ class ActionModule(ActionBase):
             if node["name"] not in unusable
         ]
         try:
+            if not launch["nodes"]:
+                raise ValueError(nobody(left_out))
             plan = training_plan.plan(means, launch["launcher"], {**settings, "model": self._model(settings["model"])})
         except ValueError as error:
             plan = training_plan.Plan(problem=str(error))
         result.update(
-            changed=False,
-            here=launch["launcher"],
             backend=plan.backend,
             nodes=[
                 {

@@ -30,10 +30,9 @@ class ActionModule(ActionBase):
             }
         )
         launch, settings = arguments["launch"], arguments["settings"]
-        # Where no node can launch, the first one carries the sentence why into the run record.
-        result.update(changed=False, here=launch.get("launcher") or next(iter(task_vars["ansible_play_hosts"]), ""))
+        result.update(changed=False, here=launching_node(launch, task_vars))
         if "nodes" not in launch:
-            return {**result, **dataclasses.asdict(nccl_tests_plan.Plan(problem=_said(launch)))}
+            return {**result, **dataclasses.asdict(nccl_tests_plan.Plan(problem=said(launch)))}
         variables = {node["name"]: task_vars["hostvars"].raw_get(node["name"]) for node in launch["nodes"]}
         unusable = why_unusable(launch, variables, (TOOLS, "mpirun"), settings["trust"], bool(self._task.check_mode))
         left_out = [*launch["left_out"], *({"node": name, "why": why} for name, why in unusable.items())]
@@ -42,8 +41,7 @@ class ActionModule(ActionBase):
         machines = len({node["machine"] for node in launch["nodes"] if node["name"] in used})
         plan = nccl_tests_plan.plan(means, launch["launcher"], machines, settings, launch["control_networks"])
         if not launch["nodes"]:
-            said = [f"{entry['node']}: {entry['why']}" for entry in launch["left_out"]]
-            plan.problem = f"no node can take part ({listed(said, 3)})"
+            plan.problem = nobody(launch["left_out"])
         nodes = [
             {key: node[key] for key in ("name", "address", "port", "networks")}
             for node in launch["nodes"]
@@ -60,11 +58,21 @@ class ActionModule(ActionBase):
         }
 
 
+def launching_node(launch: t.Mapping[str, t.Any], task_vars: t.Mapping[str, t.Any]) -> str:
+    """Where no node can launch, the first one carries the sentence why into the run record."""
+    return launch.get("launcher") or next(iter(task_vars["ansible_play_hosts"]), "")
+
+
+def nobody(left_out: t.Sequence[t.Mapping[str, str]]) -> str:
+    """The sentence for a launch that no node is left for."""
+    return f"no node can take part ({listed([': '.join((entry['node'], entry['why'])) for entry in left_out], 3)})"
+
+
 def node_means(node: t.Mapping[str, t.Any], variables: t.Mapping[str, t.Any]) -> nccl_tests_plan.NodeMeans:
     """What *node* of a launch brings, from what was registered on it."""
     gpus = len(facts_of(variables).get("gpus", []))
     build = variables.get(BUILD, {})
-    not_built = "" if "programs" in build or build.get("skipped", not build) else _said(build)
+    not_built = "" if "programs" in build or build.get("skipped", not build) else said(build)
     return nccl_tests_plan.NodeMeans(node["name"], variables[TOOLS], gpus, node["networks"], not_built)
 
 
@@ -82,11 +90,12 @@ def why_unusable(
     for node in launch["nodes"]:
         own = variables[node["name"]]
         if key not in own.get(registered, {}):
-            found[node["name"]] = f"it did not say what it has to run with: {_said(own.get(registered, {}))}"
+            found[node["name"]] = f"it did not say what it has to run with: {said(own.get(registered, {}))}"
         elif needs_trust and not own.get(TRUST, {}).get("armed"):
-            found[node["name"]] = f"the launcher was not let in: {_said(own.get(TRUST, {}))}"
+            found[node["name"]] = f"the launcher was not let in: {said(own.get(TRUST, {}))}"
     return found
 
 
-def _said(answer: t.Mapping[str, t.Any]) -> str:
+def said(answer: t.Mapping[str, t.Any]) -> str:
+    """What a task that gave no answer says of that, in one line."""
     return " ".join(str(answer.get("msg") or answer.get("module_stderr") or "the task gave no result").split())[:300]

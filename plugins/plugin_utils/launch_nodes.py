@@ -97,11 +97,7 @@ def plan(
         elif not why:
             address = control_address(facts, wanted[host], str(variables[host].get("ansible_host", "")), shared)
         if not why and not address:
-            why = (
-                "none of its addresses is one by which the other nodes reach it: set gpufabric_control_address for this node"
-                if not wanted[host]
-                else f"gpufabric_control_address is {wanted[host]}, which this node does not have"
-            )
+            why = _without_address(facts, wanted[host])
         if why:
             left_out.append({"node": host, "why": why})
             continue
@@ -215,6 +211,21 @@ def control_address(facts: Variables, wanted: str, ansible_host: str, shared: t.
     by_network = {str(interface.network): str(interface.ip) for _unused, interface in _interfaces(facts)}
     meeting = next((by_network[network] for network in shared if network in by_network), "")
     return meeting or (own[0] if len(own) == 1 else "")
+
+
+def _without_address(facts: Variables, wanted: str) -> str:
+    """Why control_address() told none."""
+    if not _global_addresses(facts):
+        return (
+            "it has no IPv4 address besides loopback and link-local ones, and Open MPI makes its connections over IPv4"
+        )
+    if not wanted:
+        return "none of its addresses is one by which the other nodes reach it: set gpufabric_control_address for this node"
+    try:
+        ipaddress.IPv4Address(wanted)
+    except ValueError:
+        return f"gpufabric_control_address is {wanted}, and an IPv4 address of this node is expected"
+    return f"gpufabric_control_address is {wanted}, which this node does not have"
 
 
 def sources(addresses: t.Sequence[str], launcher: t.Sequence[str]) -> tuple[str, ...]:

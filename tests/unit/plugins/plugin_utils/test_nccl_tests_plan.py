@@ -67,6 +67,21 @@ def test_the_inventory_s_word_counts_and_is_checked() -> None:
     )
 
 
+@pytest.mark.parametrize("wanted", ["2001:db8::2", "control-2"])
+def test_what_is_no_ipv4_address_is_said_to_be_none(wanted: str) -> None:
+    variables = cluster(2)
+    variables["n2"]["gpufabric_control_address"] = wanted
+    (entry,) = chosen(variables).left_out
+    assert entry["why"] == f"gpufabric_control_address is {wanted}, and an IPv4 address of this node is expected"
+
+
+def test_a_node_with_nothing_but_ipv6_is_told_so() -> None:
+    variables = cluster(3)
+    variables["n2"] |= facts({"lo": ["127.0.0.1/8", "::1/128"], "eth0": ["2001:db8::2/64"]}, boot_id="boot-2")
+    (entry,) = chosen(variables).left_out
+    assert entry["node"] == "n2" and "no IPv4 address" in entry["why"]
+
+
 def test_the_address_that_ansible_connects_to_if_the_node_has_it() -> None:
     variables = cluster(2)
     variables["n1"]["ansible_host"] = "203.0.113.1"
@@ -83,7 +98,7 @@ def test_nodes_that_cannot_take_part_are_named() -> None:
     assert [node.name for node in plan.nodes] == ["n1"]
     assert why["n2"] == "it is busy: Slurm job(s) 7"
     assert why["n3"] == "it did not answer: Connection timed out"
-    assert "set gpufabric_control_address" in why["n4"]
+    assert "no IPv4 address besides loopback" in why["n4"]
     assert why["n5"] == "it did not answer or left the run earlier"
     busy = chosen(variables, ["n1", "n2", "n4"], respect_busy=False)
     assert "n2" in [node.name for node in busy.nodes]
