@@ -62,6 +62,10 @@ class ActionModule(NcclTests):
             answer.update(self._tune(given, task_vars))
         except (StudyError, StudyBusyError, Lost, ValueError) as error:
             answer["problem"] = str(error)
+        except OSError as error:
+            answer["problem"] = (
+                f"{error.filename} cannot be written: {error.strerror}; set autotune_results_dir to where it can be"
+            )
         return {**result, "problem": "", **answer, "released": self._released}
 
     def _tune(self, given: t.Mapping[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:

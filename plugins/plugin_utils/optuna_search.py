@@ -25,7 +25,7 @@ class OptunaSearch(Search):
     """Optuna's sampler is proposals.py: its own ones know neither that values are ordered nor how noisy a launch is."""
 
     def __init__(self, space: Space, directory: pathlib.Path, name: str, budget: int, seed: int = 0) -> None:
-        """Open the study *name* in *directory* (SQLite), or make it."""
+        """Open the study *name* in *directory* (SQLite), or make it. OSError, or ValueError with a sentence, where that cannot be."""
         super().__init__(space, budget, seed)
         self._optuna = need("optuna")
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
@@ -34,19 +34,32 @@ class OptunaSearch(Search):
         self._next: dict[str, int] = {}
         self._open: dict[int, t.Any] = {}
         directory.mkdir(parents=True, exist_ok=True)
-        self._study = self._optuna.create_study(
-            storage=f"sqlite:///{directory / name}.db",
-            study_name=name,
-            load_if_exists=True,
-            direction="maximize",
-            sampler=self._sampler(),
-        )
-        for trial in self._study.get_trials(deepcopy=False):
-            if OUTCOME in trial.user_attrs:
-                settings = json.loads(trial.user_attrs[SETTINGS])
-                self._trials.append(Trial(trial.number, settings, **trial.user_attrs[OUTCOME]))
-            elif not trial.state.is_finished():  # killed while it was measured
-                self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL)
+        self._file = directory / f"{name}.db"
+        with self._on_disk():
+            self._study = self._optuna.create_study(
+                storage=f"sqlite:///{self._file}",
+                study_name=name,
+                load_if_exists=True,
+                direction="maximize",
+                sampler=self._sampler(),
+            )
+            for trial in self._study.get_trials(deepcopy=False):
+                if OUTCOME in trial.user_attrs:
+                    settings = json.loads(trial.user_attrs[SETTINGS])
+                    self._trials.append(Trial(trial.number, settings, **trial.user_attrs[OUTCOME]))
+                elif not trial.state.is_finished():  # killed while it was measured
+                    self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL)
+
+    @contextlib.contextmanager
+    def _on_disk(self) -> t.Iterator[None]:
+        """ValueError with a sentence where the study's file is none, or its disk is full or closed to us."""
+        try:
+            yield
+        except (need("sqlalchemy.exc").SQLAlchemyError, self._optuna.exceptions.OptunaError) as error:
+            why = str(getattr(error, "orig", None) or error.__cause__ or error).splitlines()[0]
+            raise ValueError(
+                f"{self._file} cannot be used: {why}; make room, or move the file away to begin the study anew"
+            ) from None
 
     def importances(self) -> dict[str, float]:
         if sum(trial.score is not None for trial in self._trials) < TELLING:
@@ -58,19 +71,21 @@ class OptunaSearch(Search):
 
     def _begin(self, settings: dict[str, str], indexes: t.Mapping[str, int] | None) -> int:
         self._next = dict(indexes or dict.fromkeys(self._distributions, 0))
-        trial = self._study.ask(self._distributions)
-        trial.set_user_attr(SETTINGS, json.dumps(settings, sort_keys=True))
+        with self._on_disk():
+            trial = self._study.ask(self._distributions)
+            trial.set_user_attr(SETTINGS, json.dumps(settings, sort_keys=True))
         self._open[trial.number] = trial
         return int(trial.number)
 
     def _end(self, trial: Trial, inside: bool) -> None:
         """Settings outside of the space have no parameters, so that only what was told of them is kept, as a failed trial."""
         asked = self._open.pop(trial.number)
-        asked.set_user_attr(OUTCOME, {"score": trial.score, "failure": trial.failure, "seconds": trial.seconds})
-        if trial.score is None or not inside:
-            self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
-        else:
-            self._study.tell(asked, trial.score)
+        with self._on_disk():
+            asked.set_user_attr(OUTCOME, {"score": trial.score, "failure": trial.failure, "seconds": trial.seconds})
+            if trial.score is None or not inside:
+                self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
+            else:
+                self._study.tell(asked, trial.score)
 
     def _sampler(self) -> t.Any:
         search = self

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pathlib
 import typing as t
+from unittest import mock
 
 import pytest
 from ansible_collections.gpufabric.cluster.plugins.action import autotune
@@ -107,3 +108,16 @@ def test_files_are_written_as_a_whole_and_only_a_profile_is_a_change(tmp_path: p
     assert autotune.write_files(tmp_path, {**reports, "nccl_env.yml": "a"})
     assert not autotune.write_files(tmp_path, {**reports, "report.md": "##", "nccl_env.yml": "a"})
     assert {path.name for path in tmp_path.iterdir()} == {*reports, "nccl_env.yml"}
+
+
+def test_a_directory_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_unused: t.Any) -> dict[str, t.Any]:
+        raise PermissionError(13, "Permission denied", "/srv/results/autotune")
+
+    task = mock.MagicMock(args={"plan": {"problem": ""}}, check_mode=False, async_val=0)
+    action = autotune.ActionModule(task, *(mock.MagicMock() for _number in range(5)))
+    monkeypatch.setattr(action, "_tune", refused)
+    problem = action.run(task_vars={})["problem"]
+    assert problem == (
+        "/srv/results/autotune cannot be written: Permission denied; set autotune_results_dir to where it can be"
+    )

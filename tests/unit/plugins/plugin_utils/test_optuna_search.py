@@ -38,3 +38,20 @@ def test_importance_names_the_variable_that_matters(tmp_path: pathlib.Path) -> N
         number, settings = search.ask_for(point)
         search.tell(number, float(settings.get("NCCL_BUFFSIZE", "4194304")))
     assert max(search.importances().items(), key=lambda item: item[1])[0] == "NCCL_BUFFSIZE"
+
+
+def test_a_file_that_is_no_study_is_said_in_one_sentence(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "study.db").write_bytes(b"half of a copy" * 100)
+    with pytest.raises(
+        ValueError, match=r"study\.db cannot be used: file is not a database; make room, or move"
+    ) as told:
+        OptunaSearch(SOCKET, tmp_path, "study", 9)
+    assert "\n" not in str(told.value)
+
+
+def test_a_study_that_breaks_while_it_is_measured_is_said_in_one_sentence(tmp_path: pathlib.Path) -> None:
+    search = OptunaSearch(SOCKET, tmp_path, "study", 9)
+    number, _settings = search.ask()
+    (tmp_path / "study.db").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"study\.db cannot be used: "):
+        search.tell(number, 3.0)
