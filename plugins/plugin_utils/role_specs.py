@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import math
 import pathlib
 import re
 import typing as t
@@ -20,6 +21,22 @@ COLLECTION = pathlib.Path(__file__).resolve().parents[2]
 
 #: knobs that several roles read in their defaults
 SHARED_PREFIX = "gpufabric_"
+
+#: variables that are a share of something, and so 1 at most
+SHARES = frozenset(
+    {
+        "autotune_hopeless",
+        "compare_noise",
+        "diagnose_slow_ratio",
+        "diagnose_slow_ratio_software",
+        "isolate_false_accusation",
+        "isolate_noise",
+        "isolate_smallest_fault",
+        "isolate_tolerance",
+        "lora_workload_tolerated_error",
+        "nccl_tests_tolerated_share",
+    }
+)
 
 #: a role's variable whose default is a shared knob and nothing else: the knob takes what the variable does
 _FROM_A_KNOB = re.compile(rf'^(\w+): "\{{\{{ ({SHARED_PREFIX}[a-z_]+) \| default\([^{{}}]*\) \}}\}}"$', re.MULTILINE)
@@ -143,16 +160,17 @@ def type_finding(name: str, value: t.Any, node: str, specs: Specs) -> Finding | 
     if role is None or described not in specs.options[role]:
         return None
     spec = specs.options[role][described]
-    _value, errors = _validated(name, value, spec)
-    if not errors:
+    taken, errors = _validated(name, value, spec)
+    expected = _expected(spec) if errors else _range(described, taken)
+    if not expected:
         return None
     return Finding(
-        id="wrong_type",
+        id="wrong_type" if errors else "out_of_range",
         severity="error",
         node=node,
         subject=name,
-        evidence=f"{name} = {value!r}: {errors[0]}",
-        expected=_expected(spec),
+        evidence=f"{name} = {value!r}: {errors[0]}" if errors else f"{name} is {value!r}",
+        expected=expected,
         cause="the value cannot be what the role takes",
         fix=f"correct {name}; ansible-doc -t role gpufabric.cluster.{role} describes {'it' if described == name else described}",
     )
@@ -162,6 +180,15 @@ def _expected(spec: t.Mapping[str, t.Any]) -> str:
     kind = spec.get("type", "str")
     kind = f"list of {spec['elements']}" if kind == "list" and "elements" in spec else kind
     return f"{kind}, one of {', '.join(map(str, spec['choices']))}" if "choices" in spec else str(kind)
+
+
+def _range(name: str, value: t.Any) -> str:
+    """What was expected of a number, or of each of a list, that lies outside of what it can mean; "" where it does not."""
+    least, most = 0.0, 1.0 if name in SHARES else math.inf
+    numbers = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, (int, float))]
+    if all(least <= number <= most and math.isfinite(number) for number in numbers):
+        return ""
+    return "a share from 0 to 1" if name in SHARES else "a number that is not negative"
 
 
 def undefined_finding(name: str, error: str, node: str) -> Finding:

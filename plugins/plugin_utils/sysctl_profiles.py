@@ -89,9 +89,12 @@ def buffer_for(link_gbps: float, rtt_us: float) -> int:
 
 
 def _computed(link_gbps: float, rtt_us: float, chosen: t.Mapping[str, tuple[str, str]]) -> list[tuple[str, str, str]]:
-    for name, number in (("kernel_tuning_link_gbps", link_gbps), ("kernel_tuning_rtt_us", rtt_us)):
+    for name, number, unit in (
+        ("kernel_tuning_link_gbps", link_gbps, "Gb/s"),
+        ("kernel_tuning_rtt_us", rtt_us, "µs"),
+    ):
         if isinstance(number, bool) or not math.isfinite(number) or number < 0:
-            raise ValueError(f"{name} is {number!r}; it must be a number of {name[-4:].strip('_')}, or 0 for unknown")
+            raise ValueError(f"{name} is {number!r}; it must be a number of {unit}, or 0 for unknown")
     if not link_gbps and not rtt_us:
         return []
     if not link_gbps or not rtt_us:

@@ -101,6 +101,39 @@ def test_a_shared_knob_takes_what_its_roles_take(name: str, wrong: t.Any, right:
         assert finding is not None and finding.subject == name and specs.twins[name] in finding.fix
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("nccl_tests_tolerated_share", 90, "a share from 0 to 1"),
+        ("nccl_tests_tolerated_share", "-0.1", "a share from 0 to 1"),
+        ("isolate_noise", "nan", "a share from 0 to 1"),
+        ("nccl_tests_repeats", -1, "not negative"),
+        ("diagnose_budget_s", "-5", "not negative"),
+        ("rdma_expected_rate_gbps", float("inf"), "not negative"),
+        ("lora_workload_lora_ranks", [8, -8], "not negative"),
+        ("gpufabric_control_port", "-22", "not negative"),
+    ],
+)
+def test_a_number_that_can_mean_nothing_is_out_of_range(name: str, value: t.Any, expected: str) -> None:
+    finding = role_specs.type_finding(name, value, "n1", role_specs.load_specs())
+    assert finding is not None and (finding.id, finding.subject) == ("out_of_range", name)
+    assert expected in finding.expected
+
+
+def test_shares_are_variables_and_defaults_are_in_range() -> None:
+    import yaml
+
+    specs = role_specs.load_specs()
+    options = {name: role for role, names in specs.options.items() for name in names}
+    assert set(options) >= role_specs.SHARES
+    for role in specs.options:
+        defaults = yaml.safe_load((role_specs.COLLECTION / "roles" / role / "defaults/main.yml").read_text()) or {}
+        plain = {name: value for name, value in defaults.items() if "{{" not in str(value)}
+        assert [role_specs.type_finding(name, value, "n1", specs) for name, value in plain.items()] == [None] * len(
+            plain
+        )
+
+
 def test_every_shared_knob_but_those_of_a_play_is_held_against_a_specification() -> None:
     """Ansible itself reads what `serial` says."""
     specs = role_specs.load_specs()

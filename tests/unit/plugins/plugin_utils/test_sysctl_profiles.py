@@ -114,8 +114,14 @@ def test_computed_buffers_keep_the_profiles_first_values_and_lose_to_wishes() ->
         ({"profile": "guide", "overrides": {"a.b": {}}}, "kernel_tuning_sysctl: a.b"),
         ({"profile": "guide", "link_gbps": 100}, "together"),
         ({"profile": "guide", "rtt_us": 100}, "together"),
-        ({"profile": "guide", "link_gbps": -1, "rtt_us": 1}, "kernel_tuning_link_gbps"),
-        ({"profile": "guide", "link_gbps": 1, "rtt_us": float("nan")}, "kernel_tuning_rtt_us"),
+        (
+            {"profile": "guide", "link_gbps": -1, "rtt_us": 1},
+            "kernel_tuning_link_gbps is -1; it must be a number of Gb/s,",
+        ),
+        (
+            {"profile": "guide", "link_gbps": 1, "rtt_us": float("nan")},
+            "kernel_tuning_rtt_us is nan; it must be a number of µs,",
+        ),
         ({"profile": "guide", "qdisc": "f\nq"}, "kernel_tuning_qdisc"),
     ],
 )
