@@ -131,13 +131,14 @@ def scale(page: pathlib.Path) -> str:
     slope = figures["slope"]
     kinds = {"dead": "dead", "garbage": "printing garbage", "hanging": "hanging", "slow_tool": "with tools that hang"}
     ill = ", ".join(f"{kinds[how]}: {'named' if named else 'NOT named'}" for how, named in figures["ill_named"].items())
-    most = rows[-1][0]
+    most, late = rows[-1][0], figures["held_up_s"]
     lines = [
         table(head, rows),
         f"Exponents (slopes on logarithmic axes, 1 is proportional to the nodes): CPU {slope['controller_cpu']:.2f}, in the upper half"
         f" {slope['controller_cpu_upper_half']:.2f}; memory {slope['controller_memory']:.2f}; run.json {slope['record_bytes']:.2f}.",
         "",
-        f"Ill nodes among {most} ({ill}) held the run up for {figures['held_up_s']:.0f} s, where the time limits allow {figures['allowed_s']:.0f} s."
+        f"With ill nodes among {most} ({ill}) the run took {abs(late):.0f} s {'longer' if late > 0 else 'less'} than without, where the time limits"
+        f" allow {figures['allowed_s']:.0f} s more."
         f" Other nodes with an error: {figures['others_with_errors']}.",
         "",
         f"Recorded {record['date'][:10]} on {record['host']}, {settings['processors']} processors"
