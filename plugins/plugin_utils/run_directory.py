@@ -15,10 +15,20 @@ DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 
 
+class LatestStaysError(OSError):
+    """The run is written as a whole, and ``latest`` could not be moved to it."""
+
+
 def write_run(results: pathlib.Path, run_id: str, files: t.Mapping[str, str]) -> pathlib.Path:
-    """Write *files* ({relative name: text}) to results/<run id>/ and point results/latest to it. Raises OSError."""
+    """Write *files* ({relative name: text}) to results/<run id>/ and point results/latest to it.
+
+    Raises OSError where nothing was written, LatestStaysError where only ``latest`` was not moved.
+    """
     target = write_whole(results, run_id, files)
-    _point_latest(results, run_id)
+    try:
+        _point_latest(results, run_id)
+    except OSError as error:
+        raise LatestStaysError(error.errno, error.strerror) from error
     return target
 
 
@@ -49,5 +59,8 @@ def write_whole(results: pathlib.Path, name: str, files: t.Mapping[str, str]) ->
 def _point_latest(results: pathlib.Path, run_id: str) -> None:
     link = results / f".latest-{run_id}"
     link.unlink(missing_ok=True)
-    link.symlink_to(run_id)
-    os.replace(link, results / "latest")
+    try:
+        link.symlink_to(run_id)
+        os.replace(link, results / "latest")
+    finally:
+        link.unlink(missing_ok=True)

@@ -41,6 +41,24 @@ def test_an_unwritable_place_is_told_and_the_run_kept(
     assert (directory / "report.html").exists() and "results_not_written" in (directory / "report.html").read_text()
 
 
+@pytest.mark.parametrize("how", ["a directory in the way", "no links"])
+def test_a_latest_that_stays_is_told_and_no_second_run_is_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    def refused(self: pathlib.Path, target: str) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    if how == "no links":
+        monkeypatch.setattr(pathlib.Path, "symlink_to", refused)
+    else:
+        (tmp_path / "results" / "latest").mkdir(parents=True)
+    directory, record = keep_run(tmp_path / "results", example_record(**PASSED))
+    assert directory == tmp_path / "results" / record["run_id"] and (directory / "run.json").exists()
+    first = record["findings"][0]
+    assert (first["id"], first["severity"], record["verdict"]["status"]) == ("latest_not_moved", "warning", "pass")
+    assert {entry.name for entry in (tmp_path / "results").iterdir()} <= {record["run_id"], "latest"}
+
+
 def test_a_disk_without_room_anywhere_is_said(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
