@@ -18,6 +18,7 @@ from ansible_collections.gpufabric.cluster.plugins.action.nccl_tests_plan import
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import tune_settings
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.benchmark_result import shape_runs
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.optuna_search import OptunaSearch
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.role_specs import coerced_settings
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.search_space import Settings
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.settings import SettingsReader
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.study_lock import StudyBusyError, StudyLock
@@ -69,7 +70,7 @@ class ActionModule(NcclTests):
         return {**result, "problem": "", **answer, "released": self._released}
 
     def _tune(self, given: t.Mapping[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
-        settings = typed(given["settings"])
+        settings = typed(coerced_settings("autotune", given["settings"]))
         if not 0 < settings["minutes"] <= LONGEST_MIN:
             raise StudyError(
                 f"autotune_minutes is {settings['minutes']:g}, expected 1 to {LONGEST_MIN}; the same command goes on with "

@@ -18,6 +18,7 @@ from ansible_collections.gpufabric.cluster.plugins.action.nccl_tests_plan import
     why_unusable,
 )
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import training_plan
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.role_specs import coerced_settings
 
 TOOLS = "__lora_workload_means"
 
@@ -35,7 +36,7 @@ class ActionModule(ActionBase):
                 "settings": {"type": "dict", "required": True},
             }
         )
-        launch, settings = arguments["launch"], arguments["settings"]
+        launch, settings = arguments["launch"], coerced_settings("lora_workload", arguments["settings"])
         result.update(changed=False, here=launching_node(launch, task_vars))
         if "nodes" not in launch:
             return {**result, **dataclasses.asdict(training_plan.Plan(problem=said(launch)))}

@@ -12,6 +12,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import nccl_tests_plan
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.launch_nodes import facts_of
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.majority import listed
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.role_specs import coerced_settings
 
 TRUST, TOOLS, BUILD = "__launch_trust_observed", "__nccl_tests_tools", "__nccl_tests_build"
 
@@ -29,7 +30,7 @@ class ActionModule(ActionBase):
                 "settings": {"type": "dict", "required": True},
             }
         )
-        launch, settings = arguments["launch"], arguments["settings"]
+        launch, settings = arguments["launch"], coerced_settings("nccl_tests", arguments["settings"])
         result.update(changed=False, here=launching_node(launch, task_vars))
         if "nodes" not in launch:
             return {**result, **dataclasses.asdict(nccl_tests_plan.Plan(problem=said(launch)))}

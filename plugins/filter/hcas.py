@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.role_specs import coerced, load_specs
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.select_hcas import select_hcas
 
 
@@ -15,7 +16,7 @@ def roce_interfaces(result: t.Any, settings: t.Mapping[str, t.Any] | None = None
     observed = result.get("observed") if isinstance(result, t.Mapping) else None
     if not observed:
         return []
-    ports = select_hcas({"": observed}, settings or {}).compute[""]
+    ports = select_hcas({"": observed}, coerced("rdma", settings or {}, load_specs())).compute[""]
     return list(dict.fromkeys(p.port["netdev"] for p in ports if p.roce and p.port["netdev"] and not p.hca["virtual"]))
 
 

@@ -153,6 +153,13 @@ def coerced(role: str, values: t.Mapping[str, t.Any], specs: Specs) -> dict[str,
     }
 
 
+def coerced_settings(role: str, settings: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The same of the collection's own specs, for settings without the role's name before theirs."""
+    before = f"{role}_"
+    values = coerced(role, {before + name: value for name, value in settings.items()}, load_specs())
+    return {name.removeprefix(before): value for name, value in values.items()}
+
+
 def type_finding(name: str, value: t.Any, node: str, specs: Specs) -> Finding | None:
     """What is wrong with a variable's value by its argument spec, or None."""
     described = specs.twins.get(name, name)

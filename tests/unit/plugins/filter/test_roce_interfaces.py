@@ -28,6 +28,7 @@ def test_compute_rails_and_not_the_front_end(tmp_path: pathlib.Path) -> None:
     assert roce_interfaces(registered(node)) == ["eth1", "eth2"]
     assert roce_interfaces(registered(node), {"rdma_select_subnets": ["172.16.0.0/16"]}) == ["eth0"]
     assert roce_interfaces(registered(node), {"rdma_select_names": ["mlx5_2"]}) == ["eth0"]
+    assert roce_interfaces(registered(node), {"rdma_select_names": "mlx5_2"}) == ["eth0"], "a text of -e"
 
 
 def test_neither_infiniband_nor_software(tmp_path: pathlib.Path) -> None:

@@ -134,6 +134,25 @@ def test_shares_are_variables_and_defaults_are_in_range() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("role", "given", "taken"),
+    [
+        (
+            "nccl_tests",
+            {"collectives": "all_reduce,all_gather", "stages": "cluster", "repeats": "3", "trust": "run"},
+            {"collectives": ["all_reduce", "all_gather"], "stages": ["cluster"], "repeats": 3, "trust": "run"},
+        ),
+        ("autotune", {"sizes": "64M", "minutes": "5"}, {"sizes": ["64M"], "minutes": 5.0}),
+        ("lora_workload", {"strategies": "ddp", "lora_ranks": "8"}, {"strategies": ["ddp"], "lora_ranks": [8]}),
+    ],
+)
+def test_texts_of_extra_variables_become_what_a_role_takes(
+    role: str, given: dict[str, t.Any], taken: dict[str, t.Any]
+) -> None:
+    """-e nccl_tests_collectives=all_reduce is one collective, and not ten letters."""
+    assert role_specs.coerced_settings(role, given) == taken
+
+
 def test_every_shared_knob_but_those_of_a_play_is_held_against_a_specification() -> None:
     """Ansible itself reads what `serial` says."""
     specs = role_specs.load_specs()
