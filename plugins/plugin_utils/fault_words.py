@@ -25,7 +25,8 @@ WORDS: t.Mapping[str, str] = {
         r"(?i:\bslow\w*|\blow(?:er)? (?:\w+ )?(?:bandwidth|busbw|throughput|performance|speed)\b|\bhalf (?:of )?(?:the|its|what|as)\b"
         r"|\bdegrad\w*|\btimes (?:too )?slow\w*|\bbottleneck|\bfar (?:below|from)\b|\bonly (?:about |around |~ ?)?\d[\d.]* ?(?:%|[GM]i?[Bb])"
         r"|\b(?:bandwidth|busbw|throughput|performance|speed)\b[^\n]{0,60}\b(?:low|poor|bad|small|drops?|dropped|half|worse|only|limited|stays)\b"
-        r"|\bscal\w+[^\n]{0,30}\b(?:bad|poor)\w*|\b\d+ ?% of (?:the )?(?:link|line|expect\w*|peak|theor\w*))"
+        r"|\bscal\w+[^\n]{0,30}\b(?:bad|poor)\w*|\b\d+ ?% of (?:the )?(?:link|line|expect\w*|peak|theor\w*)"
+        r"|\b\d[\d.]* ?[GM]i?[Bb](?:/s|ps|it/s)\b[^\n]{0,40}\b(?:expected|should be|instead of)\b)"
     ),
     "<helps>": (
         r"(?i:(?<!not )(?<!n't )(?<!never )(?<!no longer )(?<!not be )\b(?:works|worked|working|workaround|helps|helped|fixe[sd]|solve[sd]|resolve[sd]"
