@@ -16,7 +16,7 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.compare i
     comparison_lines,
 )
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_directory import write_whole
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_reader import find_run, read_run
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_reader import find_run, read_whole_run
 
 
 class ActionModule(ActionBase):
@@ -66,7 +66,7 @@ def _compared(arguments: t.Mapping[str, t.Any], results: pathlib.Path) -> dict[s
         raise ValueError(f"noise is {arguments['noise']:g}; a relative difference between 0 and 1 is expected")
     after = find_run(arguments["after"], results)
     before = find_run(arguments["before"], results, after)
-    records = [read_run(before), read_run(after)]
+    records = [read_whole_run(before), read_whole_run(after)]
     if records[0]["run_id"] == records[1]["run_id"]:
         raise ValueError(
             f"{before} and {after} are the same run, {records[0]['run_id']}: two different ones are expected"

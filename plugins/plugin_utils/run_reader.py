@@ -9,8 +9,14 @@ import json
 import pathlib
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import SCHEMA_VERSION
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.record import SCHEMA, SCHEMA_VERSION
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.requirements import lazy
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.user_path import user_path
+
+if t.TYPE_CHECKING:
+    import jsonschema
+else:
+    jsonschema = lazy("jsonschema")
 
 #: names that stand for a run of the results directory
 LATEST, PREVIOUS = "latest", "previous"
@@ -38,6 +44,16 @@ def read_run(path: pathlib.Path) -> dict[str, t.Any]:
     for number in range(version, SCHEMA_VERSION):
         record = _UPGRADES[number](record)
     return {**record, "schema_version": SCHEMA_VERSION}
+
+
+def read_whole_run(path: pathlib.Path) -> dict[str, t.Any]:
+    """The same, and RunUnreadable for what begins like a record and lacks parts of one, as a run cut down by hand does."""
+    record = read_run(path)
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    flaw = next(iter(jsonschema.Draft202012Validator(schema).iter_errors(record)), None)
+    if flaw is not None:
+        raise RunUnreadable(f"{path} is no whole run: {flaw.json_path}: {flaw.message[:200]}")
+    return record
 
 
 def find_run(given: str, results: pathlib.Path, before: pathlib.Path | None = None) -> pathlib.Path:

@@ -18,7 +18,12 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.compare i
     comparison_files,
     comparison_lines,
 )
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_reader import RunUnreadable, find_run, read_run
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.run_reader import (
+    RunUnreadable,
+    find_run,
+    read_run,
+    read_whole_run,
+)
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from example_record import HOSTILE, example_record  # noqa: E402
@@ -280,6 +285,15 @@ def test_bad_input_is_one_sentence(tmp_path: pathlib.Path, content: str | None, 
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("missing", ["inventory", "benchmark", "nodes"])
+def test_a_run_that_was_cut_down_is_no_whole_one(tmp_path: pathlib.Path, missing: str) -> None:
+    cut = record(NEW, run())
+    assert read_whole_run(written(tmp_path / "whole", cut))["run_id"] == NEW
+    del cut[missing]
+    with pytest.raises(RunUnreadable, match=f"run.json is no whole run: .*'{missing}' is a required property"):
+        read_whole_run(written(tmp_path / "cut", cut))
+
+
 def test_a_name_that_fits_two_runs_and_no_run_before_the_first(tmp_path: pathlib.Path) -> None:
     first = written(tmp_path, record(OLD))
     written(tmp_path, record(NEW))
@@ -293,6 +307,6 @@ def test_version_1_is_read_with_the_nodes_of_each_verdict(tmp_path: pathlib.Path
     whole = example_record()
     assert whole["schema_version"] == 1
     whole["verdicts"] = [{**whole["verdicts"][0], "size_bytes": size} for size in (1 << 10, 1 << 20)]
-    read = read_run(written(tmp_path, whole))
+    read = read_whole_run(written(tmp_path, whole))
     assert (read["schema_version"], [v["nodes"] for v in read["verdicts"]]) == (2, [["n1", "n2"]] * 2)
     assert compare_runs(read, record(NEW, run()))["verdict"]["status"] in ("incomparable", "better")
