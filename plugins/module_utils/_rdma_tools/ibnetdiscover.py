@@ -54,7 +54,7 @@ _CABLE = re.compile(
     + _EXTERNAL
     + r"\s{0,4}(?:\("
     + _ID
-    + r"\))?\s{1,64}#\s{1,4}"
+    + r"\))?(?:\s{0,64}$|\s{1,64}#\s{1,4})"  # what is written for a simulator needs no comment
     # The LID of this end where it is a CA's, then the other end; before 2007 without width and speed.
     r"(?:lid ([0-9]{1,6})(?: lmc [0-9]{1,2})?(?:\s{1,4}|$))?(?:\"([^\"]{0,256})\"(?: lid ([0-9]{1,6}))?(?: "
     + _WIDTH

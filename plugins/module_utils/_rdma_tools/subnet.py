@@ -77,10 +77,10 @@ def unwrapped(
     Pieces that never become a whole line are given back one by one.
     """
     pieces: list[str] = []
-    for line in map(str.strip, lines):
+    for line in (line.strip().removesuffix("\\").rstrip() for line in lines):  # a document marks what it broke
         alone = not line or whole(line)
         if pieces and not alone:
-            joined = " ".join([*pieces, line])
+            joined = " ".join([*pieces, line]).replace("== (", "==(")
             if whole(joined):
                 yield joined
                 pieces = []

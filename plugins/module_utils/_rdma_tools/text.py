@@ -65,7 +65,7 @@ _LITERAL = {
 }  # a bare quote ends or begins the string
 _LITERAL_RE = re.compile("|".join(map(re.escape, _LITERAL)))
 _LITERAL_LINE = re.compile(r"^.*\\n.*\\n.*$", re.MULTILINE)  # a string among other lines, of a program or a document
-_LITERAL_TAB = re.compile(r"^[ \t]{0,64}\\t", re.MULTILINE)  # a string of several lines within a program
+_LITERAL_TAB = re.compile(r"^[ \t]{0,64}\\t|\\t[\"#]", re.MULTILINE)  # a string of several lines within a program
 _STRING_BEGINS = re.compile(r"[^\"'`\n]{0,256}[=:(,]\s{0,8}[rbuf]?(\"\"\"|'''|[\"'`])")
 _STRING_ENDS = {
     quote: re.compile(re.escape(quote) + r"\s{0,8}(?:[,;)\]}+.].{0,256})?$") for quote in ('"""', "'''", '"', "'", "`")
@@ -131,7 +131,7 @@ _FENCE = re.compile(r"(?:```|~~~)\w*\s*$|--\s*$")
 
 _NOISE = re.compile(r"ib(?:warn|panic|debug): \[|\blibib(?:verbs|umad): ")  # ib..: also right behind half a word
 _COMMENT = re.compile(
-    r"\s(?:(?:#|//)\s|<[-=]|[\u2190\u21d0\u2b05]).*$|(?:-{3,64}>|[\u2014\u2500]{2,64}).*$"
+    r"\s(?:(?:#|//|--)\s|<[-=]|[\u2190\u2192\u21d2\u279c\u21d0\u2b05\u25c0\u25c1\u25c4\u27f5\u2705\u2713\u2714\u274c\u2717\u2718\u26a0]).*$|(?:-{3,64}>|[\u2014\u2500]{2,64}).*$"
 )  # one blank: `\s+` would be quadratic on long runs
 _EMPHASIS = re.compile(r"(?<![\w*`])(\*\*|`)([^*`\n]{1,256})\1(?![\w*`])")
 _SEAMS = 3
@@ -360,10 +360,12 @@ def streams(text: str, anchor: re.Pattern[str]) -> list[Stream]:
 def _unquoted(line: str, quote: str, anchor: re.Pattern[str]) -> tuple[str, str]:
     """(the line without what a program's source puts around a string, the quote of the string that is still open)."""
     begins = None if quote else _STRING_BEGINS.match(line)
-    if begins and anchor.match(line, begins.end()):
+    if begins and anchor.match(line[begins.end() :].lstrip()):
         line, quote = line[begins.end() :], begins.group(1)
     ends = _STRING_ENDS[quote].search(line) if quote else None
-    return (line[: ends.start()], "") if ends else (line, quote)
+    if ends:
+        line, quote = line[: ends.start()].replace("\\" + quote, quote), ""
+    return line, quote
 
 
 def _heading(lines: t.Sequence[str], number: int, line: str) -> str | None:
@@ -433,7 +435,7 @@ def seamed(lines: t.Iterable[str], seam: re.Pattern[str]) -> t.Iterator[str]:
 def bare(line: str) -> str:
     """A line without blanks, pairs of emphasis marks and trailing remarks (`# ...`, `<--- ...`)."""
     line = line.strip()
-    if "#" in line or "<" in line or "//" in line or "-->" in line or not line.isascii():
+    if "#" in line or "<" in line or "//" in line or "--" in line or not line.isascii():
         line = _COMMENT.sub("", line).rstrip()
     return _EMPHASIS.sub(r"\2", line) if "**" in line or "`" in line else line
 

@@ -303,6 +303,15 @@ def test_ibstat_labels_as_people_write_them_and_a_panic_without_its_label() -> N
     assert answer["cas"] == [{"ca": "mlx5_1", "ports": [{"port": 1, "state": "Active", "rate_gbps": 200}]}]
 
 
+@pytest.mark.parametrize(
+    "mark", ["# was 4X", "// was 4X", "<-- wrong", "-- 4X", "\u25c0\u2500 4X", "\u2190 4X", "\u2192 4X", "\u2705"]
+)
+@pytest.mark.parametrize("capture", ["ibstat_makers", "ibstatus_makers", "ibv_devinfo_short", "ibv_devinfo_verbose"])
+def test_remarks_at_the_end_of_lines(capture: str, mark: str) -> None:
+    text = "".join(f"{line}   {mark}\n" if ":" in line else line + "\n" for line in CAPTURES[capture].splitlines())
+    assert told(parse(capture, text)) == told(parse(capture))
+
+
 def test_remarks_emphasis_and_blackened_values() -> None:
     found = parser("ibstat")(
         "CA 'mlx5_0'   <--- this one\n\tCA type: ****\n\t**Port 1:**\n\t\t**State: Down**\n"
@@ -755,6 +764,41 @@ def test_iblinkinfo_lines_of_one_node_have_no_loggers_prefix() -> None:
     }
     assert [link["port"] for link in found["links"]] == [1, 2, 3, 4, 5, 6]
     assert (found["switches"], len(found["hosts"])) == (["ISR9099 rack-7"], 6)
+
+
+def test_iblinkinfo_lines_within_a_program() -> None:
+    """Comments that show a line as a string, with the quotes of its names escaped; a docstring that broke a line with a mark."""
+    found = parser("iblinkinfo")(
+        '#a = "          41    1[  ] ==( 4X 10.0 Gbps Active/  LinkUp)==>       2   18[  ] \\"MF0;leaf-3:IS5200/L07/U1\\" ( )"\n'
+        "#b = '          42    1[  ] ==( 4X  5.0 Gbps Active/  LinkUp)==>       2    1[  ] \"gpu-2 HCA-1\" ( )'\n"
+        '    0x08c0eb0300ab1200 "              gpu-1 mlx5_0"     37    1[  ] ==\\\n'
+        "    ( 4X       14.0625 Gbps Active/  LinkUp)==>  \\\n"
+        '    0x08c0eb0300ab9901      5   16[  ] "MF0;leaf-4:SX6036/U1" ( )\n'
+    )
+    assert [
+        (link["node"], link["lid"], link["peer"], link["peer_lid"], link["peer_port"]) for link in found["links"]
+    ] == [
+        ("", 41, "MF0;leaf-3:IS5200/L07/U1", 2, 18),
+        ("", 42, "gpu-2 HCA-1", 2, 1),
+        ("gpu-1 mlx5_0", 37, "MF0;leaf-4:SX6036/U1", 5, 16),
+    ]
+    assert found["unparsed"] == []
+
+
+def test_ibnetdiscover_of_a_simulators_input() -> None:
+    """What somebody wrote for a simulator has cables without a comment; the names stand in the nodes' own lines."""
+    text = (
+        'Switch 36 "S-0000000000ab0001" # "spine-1" base port 0 lid 0 lmc 0\n[1] "S-0000000000ab0003"[2]\n\n'
+        'Switch 36 "S-0000000000ab0003" # "leaf-3" base port 0 lid 0 lmc 0\n[2] "S-0000000000ab0001"[1]\n[3] "H-0000000000ab0005"[1]\n'
+    )
+    for written in (text, text.replace(" #", "\\t\\t#").replace('] "', ']\\t"')):
+        found = parser("ibnetdiscover")(written)
+        assert [(link["node"], link["port"], link["peer"], link["peer_port"]) for link in found["links"]] == [
+            ("spine-1", 1, "leaf-3", 2),
+            ("leaf-3", 2, "spine-1", 1),
+            ("leaf-3", 3, "", 1),
+        ]
+        assert found["unparsed"] == []
 
 
 def test_links_below_the_counters_of_ibqueryerrors() -> None:
