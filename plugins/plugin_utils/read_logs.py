@@ -61,11 +61,12 @@ def read_logs(path: str) -> dict[str, t.Any]:
     files = []
     for name in names:
         try:
-            files.append({"name": name, **_read(root / name if root.is_dir() else root)})
+            files.append({"name": _shown(name), **_read(root / name if root.is_dir() else root)})
         except OSError as error:
             skipped.append({"name": name, "why": error.strerror or str(error)})
+    skipped = [{**entry, "name": _shown(entry["name"])} for entry in skipped]
     jobs = jobs_of({file["name"]: file["hosts"] for file in files})
-    return {"path": str(root), "files": [{**file, "job": jobs[file["name"]]} for file in files], "skipped": skipped}
+    return {"path": _shown(str(root)), "files": [{**file, "job": jobs[file["name"]]} for file in files], "skipped": skipped}
 
 
 def _names(root: pathlib.Path) -> tuple[list[str], list[dict[str, str]]]:
@@ -90,6 +91,11 @@ def _names(root: pathlib.Path) -> tuple[list[str], list[dict[str, str]]]:
             else:
                 names.append(name)
     return names, skipped
+
+
+def _shown(name: str) -> str:
+    """A file's name as terminals and reports can show it: what of it is no UTF-8 as \\xNN."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _read(path: pathlib.Path) -> dict[str, t.Any]:

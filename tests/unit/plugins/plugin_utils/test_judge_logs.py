@@ -104,6 +104,14 @@ def test_a_directory_that_is_closed_to_us_is_said(tmp_path: pathlib.Path, monkey
     assert read_logs(str(tmp_path))["skipped"] == [{"name": "theirs", "why": "Permission denied"}]
 
 
+def test_a_name_that_is_no_utf_8_can_be_shown(tmp_path: pathlib.Path) -> None:
+    for name, text in ((b"bad\xff.log", HEALTHY.encode()), (b"bad\xff.zst", b"\x28\xb5\x2f\xfd")):
+        (tmp_path / os.fsdecode(name)).write_bytes(text)
+    found = read_logs(str(tmp_path))
+    assert [entry["name"] for entry in found["files"] + found["skipped"]] == [r"bad\xff.log", r"bad\xff.zst"]
+    assert all(str(finding.as_dict()).encode() for finding in judged(tmp_path))
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert read_logs(str(tmp_path / "pipe"))["skipped"] == [{"name": "pipe", "why": "it is no regular file"}]
