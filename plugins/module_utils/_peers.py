@@ -22,6 +22,8 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._process import 
 
 #: ssh hand-shakes at the same time
 CONCURRENT = 64
+#: how long ssh may take to end once its output has, in seconds
+LAST_WORDS_S = 1.0
 #: of what ssh says on stderr, in characters
 STDERR_LIMIT = 2000
 
@@ -171,9 +173,14 @@ class Peers:
         if connection is None:
             self.lost.setdefault(node, why)
             return
+        if not why:  # its end was seen before its status and its last words
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                connection.process.wait(LAST_WORDS_S)
+        status = connection.process.poll()
         self._close(connection)
         said = [line.strip() for line in connection.stderr.splitlines() if line.strip()]
-        self.lost[node] = why or (said[-1] if said else "its connection ended")
+        ended = "its connection ended" + ("" if status is None else f" (status {status})")
+        self.lost[node] = why or (said[-1] if said else ended)
 
     def _close(self, connection: _Connection) -> None:
         process = connection.process

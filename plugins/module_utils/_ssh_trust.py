@@ -94,6 +94,6 @@ def ssh_config(peers: t.Sequence[t.Mapping[str, t.Any]], user: str, key: str, kn
         "ControlPath": "none",
         "ForwardAgent": "no",
         "ForwardX11": "no",
-        "LogLevel": "ERROR",
+        "LogLevel": "INFO",  # a connection that ends says why only at this level
     }
     return "".join(ports) + "Host *\n" + "".join(f"  {name} {value}\n" for name, value in common.items())

@@ -15,11 +15,12 @@ def judge_isolate(nodes: t.Mapping[str, t.Mapping[str, t.Any]], settings: t.Mapp
     """Findings over the registered results of isolate; one node, the launcher, has one."""
     findings: list[Finding] = []
     for launcher, result in nodes.items():
+        lost = result.get("lost") or {}
         if result["verdict"]:
-            findings += judge_isolation.findings(result["verdict"])
+            findings += judge_isolation.findings(result["verdict"], lost)
         if result.get("hang"):
             findings += bisect_hang.findings(result["hang"])
-            findings += [judge_isolation.vanished_finding(name) for name in result["hang"]["vanished"]]
+            findings += [judge_isolation.vanished_finding(name, lost) for name in result["hang"]["vanished"]]
         if result["problem"]:
             findings.append(_broken_off(launcher, result))
         findings += _done_with_the_guilty(launcher, result, settings)

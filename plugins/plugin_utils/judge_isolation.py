@@ -21,8 +21,8 @@ FLEET_FAILS = Finding(
 )
 
 
-def findings(said: t.Mapping[str, t.Any]) -> list[Finding]:
-    """The verdict as findings, each with what to type."""
+def findings(said: t.Mapping[str, t.Any], lost: t.Mapping[str, str] | None = None) -> list[Finding]:
+    """The verdict as findings, each with what to type. lost: {node: why its connection ended}, where that is known."""
     found = [_finding_of_node(entry, said) for entry in said["accused"]]
     found += [_finding_of_link(entry) for entry in said["links"]]
     found += [_finding_of_rack(entry) for entry in said["racks"]]
@@ -35,7 +35,7 @@ def findings(said: t.Mapping[str, t.Any]) -> list[Finding]:
     if said["all_failed"]:
         found.append(FLEET_FAILS)
     found += [_finding_of_doubt(entry, said) for entry in said["undecided"]]
-    found += [vanished_finding(name) for name in said["vanished"]]
+    found += [vanished_finding(name, lost or {}) for name in said["vanished"]]
     if said["unjudged"]:
         found.append(_finding_of_unjudged(said))
     if said["unmeasured"]:
@@ -203,13 +203,15 @@ def _finding_of_doubt(entry: t.Mapping[str, t.Any], said: t.Mapping[str, t.Any])
     )
 
 
-def vanished_finding(name: str) -> Finding:
+def vanished_finding(name: str, lost: t.Mapping[str, str]) -> Finding:
+    """Of a node that went away; *lost* as in findings()."""
+    why = f" ({lost[name]})" if lost.get(name) else ""
     return Finding(
         id="node_vanished",
         severity="error",
         node=name,
         subject="node",
-        evidence="it could no longer be reached while isolate ran",
+        evidence=f"it could no longer be reached while isolate ran{why}",
         expected="reachable to the end",
         cause="it went down, or its network or its SSH did",
         fix=f"ansible {name} -m ansible.builtin.ping; then its console and its last kernel messages",

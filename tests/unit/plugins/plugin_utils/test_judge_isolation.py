@@ -74,3 +74,13 @@ def test_what_could_not_be_convicted_is_said() -> None:
     found = judge_isolation.findings(said)
     assert {finding.id for finding in found} == {"node_undecided"}
     assert {finding.severity for finding in found} == {"warning"}
+
+
+def test_why_a_node_is_gone_is_said_where_it_is_known() -> None:
+    said = isolate_verdict.verdict(run(racked(8, 4, 1, vanish={2: ["n0003"]})))
+    silent, told = (
+        next(one for one in judge_isolation.findings(said, lost) if one.id == "node_vanished")
+        for lost in ({}, {"n0003": "Timeout, server n0003 not responding."})
+    )
+    assert silent.evidence == "it could no longer be reached while isolate ran"
+    assert told.evidence == f"{silent.evidence} (Timeout, server n0003 not responding.)"
