@@ -35,7 +35,9 @@ class ActionModule(ActionBase):
         inputs = next((variables[INPUTS] for variables in raw.values() if "nodes" in variables.get(INPUTS, {})), None)
         if inputs is None:
             result.update(
-                failed=True, msg="There is no run to report: no play of the collection ran on a node before this one."
+                failed=True,
+                msg="There is no run to report, since no play ran on a node: name an inventory that holds nodes with -i, or set gpufabric_nodes;"
+                " --limit and --tags may have left none as well.",
             )
             return result
         check_mode = bool(self._task.check_mode)

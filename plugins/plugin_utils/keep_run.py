@@ -47,7 +47,7 @@ def _not_written(results: pathlib.Path, error: OSError, instead: pathlib.Path) -
         evidence=f"{results} cannot be written ({error.strerror}); this run is in {instead} instead",
         expected="a directory that whoever runs ansible-playbook can write, with room in it",
         cause="the disk is full, or the directory belongs to another user",
-        fix=f"mv {instead} to where it shall stay, and set fabric_report_results_dir to a directory that can be written",
+        fix=f"mv {instead} DESTINATION; and set fabric_report_results_dir to a directory that can be written",
     )
 
 

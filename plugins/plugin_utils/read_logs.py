@@ -66,7 +66,11 @@ def read_logs(path: str) -> dict[str, t.Any]:
             skipped.append({"name": name, "why": error.strerror or str(error)})
     skipped = [{**entry, "name": _shown(entry["name"])} for entry in skipped]
     jobs = jobs_of({file["name"]: file["hosts"] for file in files})
-    return {"path": _shown(str(root)), "files": [{**file, "job": jobs[file["name"]]} for file in files], "skipped": skipped}
+    return {
+        "path": _shown(str(root)),
+        "files": [{**file, "job": jobs[file["name"]]} for file in files],
+        "skipped": skipped,
+    }
 
 
 def _names(root: pathlib.Path) -> tuple[list[str], list[dict[str, str]]]:
