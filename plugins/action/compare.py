@@ -63,7 +63,7 @@ class ActionModule(ActionBase):
 def _compared(arguments: t.Mapping[str, t.Any], results: pathlib.Path) -> dict[str, t.Any]:
     """ValueError says in one sentence what cannot be compared."""
     if not 0.0 < arguments["noise"] < 1.0:
-        raise ValueError(f"noise is {arguments['noise']:g}; a relative difference between 0 and 1 is expected")
+        raise ValueError(f"compare_noise is {arguments['noise']:g}; a relative difference between 0 and 1 is expected")
     after = find_run(arguments["after"], results)
     before = find_run(arguments["before"], results, after)
     records = [read_whole_run(before), read_whole_run(after)]
