@@ -19,6 +19,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.fault_likeness import likeliest
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.fault_words import (
     expanded,
     helped,
@@ -41,6 +42,8 @@ _CURED = 16
 _WORTH_SAYING = 15
 # Where fewer causes than this are shown, those are named too that the text speaks of, and those that look like the ones shown.
 _ENOUGH = 4
+# There the third place, and those before it that stay empty, are for what reports of a known cause were told in such words.
+_PLACES = 3
 _GUESS = 10
 _OF_A_LOOK_ALIKE = 12
 _OF_A_WORD = 5
@@ -116,8 +119,9 @@ def explain_log(parsed: t.Mapping[str, t.Any], context: t.Mapping[str, t.Any] | 
     itself or any other output to look for signatures in (its first and last million characters); any further key is a fact by its name
     and beats the parsed one (``{"transport": "IB"}``). Each finding: {id, title, area, severity, score, shown_by, evidence (the line),
     host, because (what moved it), cause, tell_apart: [{from, by}], fix, prevent, sources, confidence}. shown_by: ``signature``,
-    ``cure``, ``hint`` (a warning at most), or ``guess``: nothing in the text shows it, but the text speaks of it, or it looks like
-    what is shown (a notice at most; only where fewer than four causes are shown). It raises on no log.
+    ``cure``, ``hint`` (a warning at most), or ``guess``: nothing in the text shows it, but the text speaks of it, it looks like what
+    is shown, or reports of it were told in such words (a notice at most; only where fewer than four causes are shown). What is told
+    in such words comes third, whatever its score. It raises on no log.
     """
     context = context or {}
     text = _text(parsed, str(context.get("text") or ""))
@@ -137,7 +141,10 @@ def explain_log(parsed: t.Mapping[str, t.Any], context: t.Mapping[str, t.Any] | 
     if room > 0:
         findings += _guesses(shown, speech, first, parsed)[:room]
         findings.sort(key=lambda each: each[:2])
-    return [finding for _score, _rank, finding in findings[:_MOST_FINDINGS]]
+    listed = [finding for _score, _rank, finding in findings]
+    if room > 0 and (listed or names_a_symptom(speech)):
+        listed = _with_likeliest(listed, speech, first, parsed)
+    return listed[:_MOST_FINDINGS]
 
 
 def findings_of(explained: t.Iterable[t.Mapping[str, t.Any]], node: str, most: int = 3) -> list[Finding]:
@@ -232,6 +239,27 @@ def _guesses(
         weighed = _Weighed(score, "guess", evidence, [each for each in (because, said) if each])
         guesses.append((-score, rank, _finding(fault, weighed, first, parsed)))
     return sorted(guesses, key=lambda each: each[:2])
+
+
+def _with_likeliest(
+    listed: t.Sequence[dict[str, t.Any]], speech: str, first: t.Mapping[str, t.Any], parsed: t.Mapping[str, t.Any]
+) -> list[dict[str, t.Any]]:
+    """The causes with those that are told in such words in the third place, and before it where that is empty."""
+    head, rest = list(listed[: _PLACES - 1]), list(listed[_PLACES - 1 :])
+    by_id = {fault.id: fault for fault in catalogue()}
+    for name, words in likeliest(speech):
+        if len(head) == _PLACES:
+            break
+        if any(finding["id"] == name for finding in head):
+            continue
+        said = f"reports of it speak of {', '.join(words)}"
+        known = next((finding for finding in rest if finding["id"] == name), None)
+        if known is not None:
+            rest.remove(known)
+            head.append({**known, "because": [*known["because"], said]})
+        else:
+            head.append(_finding(by_id[name], _Weighed(_WORTH_SAYING, "guess", "", [said]), first, parsed))
+    return head + rest
 
 
 def _holds(condition: t.Mapping[str, t.Any], text: str, facts: t.Mapping[str, t.Any]) -> bool:

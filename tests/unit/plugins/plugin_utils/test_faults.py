@@ -231,6 +231,26 @@ def test_nothing_is_guessed_where_nobody_complains_or_much_is_shown():
     assert {each["shown_by"] for each in shown} <= {"signature", "hint"}
 
 
+def test_what_no_signature_explains_is_likened_to_reports_of_a_known_cause():
+    text = "Our mlx5 ports come up with half of their lanes after the new splitter cables; nothing works at full speed"
+    likened = [
+        each for each in explain_log({}, {"text": text}) if any("reports of it" in why for why in each["because"])
+    ]
+    assert likened and {each["severity"] for each in likened if each["shown_by"] == "guess"} == {"notice"}
+
+
+@pytest.mark.parametrize("words, named", [("", []), ("zzyzx qwxyz", []), (HEALTHY, [])])
+def test_nothing_is_likened_where_nobody_complains(words, named):
+    assert causes(words) == named
+
+
+def test_the_words_that_were_learnt_are_up_to_date():
+    run = subprocess.run(
+        [sys.executable, ROOT / "tools" / "learn_likeness.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+
+
 def test_the_line_with_its_host_is_the_evidence():
     text = f"{HEALTHY}\nn4:9:9 [2] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable\n"
     finding = explain_log(parse_nccl_log(text), {"text": text})[0]
