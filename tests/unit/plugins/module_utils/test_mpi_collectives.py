@@ -80,7 +80,7 @@ class Comm:
     def _reduced(self, every: list[array.array[t.Any]], op: str) -> array.array[t.Any]:
         result = every[0]
         for values in every[1:]:
-            result = array.array(result.typecode, [REDUCTIONS[op](a, b) for a, b in zip(result, values, strict=True)])
+            result = array.array(result.typecode, [REDUCTIONS[op](a, b) for a, b in zip(result, values)])
         return result
 
     def Allreduce(self, send: t.Any, receive: t.Any, op: str = "SUM") -> None:
@@ -199,7 +199,7 @@ def test_every_collective_is_right_and_reads_as_nccl_tests(collective: str, rank
     from_json = parse_nccl_tests(report.read_text())
     assert from_json["completed"] and from_json["failure"] is None
     assert len(parsed["rows"]) == len(from_json["rows"]) == 4
-    for printed, exact in zip(parsed["rows"], from_json["rows"], strict=True):
+    for printed, exact in zip(parsed["rows"], from_json["rows"]):
         assert printed[:4] == exact[:4] and printed[7] == exact[7] == 0 and printed[11] == exact[11]
         assert printed[4] == pytest.approx(exact[4], abs=0.01)
     for row in from_json["tables"][0]["rows"]:
