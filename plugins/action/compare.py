@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
 import typing as t
 
 from ansible.plugins.action import ActionBase
@@ -40,9 +39,7 @@ class ActionModule(ActionBase):
             name = f"compare-{told['before']['run_id']}-{told['after']['run_id']}"
             where = results / name
             if not self._task.check_mode:
-                files = comparison_files(told)
-                shutil.rmtree(where, ignore_errors=True)
-                write_whole(results, name, files)
+                write_whole(results, name, comparison_files(told), in_place_of_older=True)
         except (OSError, ValueError) as error:
             result.update(failed=True, msg=str(error))
             return result

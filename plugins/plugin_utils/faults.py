@@ -18,7 +18,6 @@ import pathlib
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.fault_likeness import likeliest
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.fault_words import (
     expanded,
@@ -145,26 +144,6 @@ def explain_log(parsed: t.Mapping[str, t.Any], context: t.Mapping[str, t.Any] | 
     if room > 0 and (listed or names_a_symptom(speech)):
         listed = _with_likeliest(listed, speech, first, parsed)
     return listed[:_MOST_FINDINGS]
-
-
-def findings_of(explained: t.Iterable[t.Mapping[str, t.Any]], node: str, most: int = 3) -> list[Finding]:
-    """The first `most` causes of explain_log() as findings of a node: the likeliest with its own severity, the others as notices."""
-    findings = []
-    for place, each in enumerate(itertools.islice(explained, most)):
-        because = f" ({'; '.join(each['because'])})" if each["because"] else ""
-        findings.append(
-            Finding(
-                id=str(each["id"]),
-                severity=str(each["severity"]) if place == 0 else "notice",
-                node=node,
-                subject=str(each["host"] or "log"),
-                evidence=f"{each['evidence']}{because}",
-                expected=str(each["prevent"]),
-                cause=f"{each['title']}: {each['cause']}",
-                fix=str(each["fix"]),
-            )
-        )
-    return findings
 
 
 def add_findings(parsed: dict[str, t.Any], text: str) -> dict[str, t.Any]:

@@ -32,15 +32,19 @@ def write_run(results: pathlib.Path, run_id: str, files: t.Mapping[str, str]) ->
     return target
 
 
-def write_whole(results: pathlib.Path, name: str, files: t.Mapping[str, str]) -> pathlib.Path:
-    """Write *files* ({relative name: text}) to results/<name>/, which must not hold anything yet.
+def write_whole(
+    results: pathlib.Path, name: str, files: t.Mapping[str, str], in_place_of_older: bool = False
+) -> pathlib.Path:
+    """Write *files* ({relative name: text}) to results/<name>/, which must not hold anything yet unless *in_place_of_older*.
 
-    The directory appears with all its files in it, or, after a crash or on a full disk, not at all.
+    The directory appears with all its files in it, or, after a crash or on a full disk, not at all; an older one goes last.
     Raises OSError where *results* cannot be written.
     """
     results.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     partial = results / f".{name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
+    older = results / f".{name}.older"
+    for left in (partial, older):
+        shutil.rmtree(left, ignore_errors=True)
     try:
         partial.mkdir(mode=DIRECTORY_MODE)
         for relative, text in files.items():
@@ -49,9 +53,14 @@ def write_whole(results: pathlib.Path, name: str, files: t.Mapping[str, str]) ->
             path.touch(FILE_MODE)
             path.write_text(text, encoding="utf-8", errors="replace")
         target = results / name
+        if in_place_of_older and target.exists():
+            target.rename(older)
         partial.rename(target)
+        shutil.rmtree(older, ignore_errors=True)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
+        if older.exists():
+            older.rename(results / name)
         raise
     return target
 

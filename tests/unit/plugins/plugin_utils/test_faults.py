@@ -17,7 +17,6 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.faults import (
     add_findings,
     catalogue,
     explain_log,
-    findings_of,
     version_of,
 )
 from hypothesis import given, settings
@@ -288,18 +287,6 @@ def test_the_filter_adds_findings_and_keeps_what_was_read():
     assert answer["failure"] == "ibv_reg_mr"
     assert answer["findings"][0]["id"] == "memlock"
     assert answer["findings"][0].keys() >= {"id", "evidence", "cause", "fix"}
-
-
-def test_causes_become_findings_of_a_node_the_likeliest_first():
-    text = "n4:1:2 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory"
-    findings = findings_of(explain_log(parse_nccl_log(text), {"text": text}), "gpu-4")
-    assert [(each.id, each.severity, each.node) for each in findings][:2] == [
-        ("memlock", "error", "gpu-4"),
-        ("max_map_count", "notice", "gpu-4"),
-    ]
-    assert [each.severity for each in findings[2:]] == ["notice"] * len(findings[2:])
-    assert findings[0].subject == "n4"
-    assert "memlock" in findings[0].fix
 
 
 def test_versions_are_compared_as_numbers():
