@@ -131,7 +131,9 @@ _FENCE = re.compile(r"(?:```|~~~)\w*\s*$|--\s*$")
 
 _NOISE = re.compile(r"ib(?:warn|panic|debug): \[|\blibib(?:verbs|umad): ")  # ib..: also right behind half a word
 _COMMENT = re.compile(
-    r"\s(?:(?:#|//|--)\s|<[-=]|[\u2190\u2192\u21d2\u279c\u21d0\u2b05\u25c0\u25c1\u25c4\u27f5\u2705\u2713\u2714\u274c\u2717\u2718\u26a0]).*$|(?:-{3,64}>|[\u2014\u2500]{2,64}).*$"
+    r"\s(?:(?:#|//|--)\s|<[-=]"
+    r"|[\u2190\u2192\u21d2\u279c\u21d0\u2b05\u25c0\u25c1\u25c4\u27f5\u2705\u2713\u2714\u274c\u2717\u2718\u26a0]).*$"
+    r"|(?:-{3,64}>|[\u2014\u2500]{2,64}).*$"
 )  # one blank: `\s+` would be quadratic on long runs
 _EMPHASIS = re.compile(r"(?<![\w*`])(\*\*|`)([^*`\n]{1,256})\1(?![\w*`])")
 _SEAMS = 3
