@@ -41,7 +41,9 @@ _CURED = 16
 _WORTH_SAYING = 15
 # Where fewer causes than this are shown, those are named too that the text speaks of, and those that look like the ones shown.
 _ENOUGH = 4
-# There the third place, and those before it that stay empty, are for what reports of a known cause were told in such words.
+# There the cause whose known reports were told in such words comes after this many that are shown and before all guesses, and more
+# such causes fill the places that stay empty.
+_BEFORE_LIKENESS = 2
 _PLACES = 3
 _GUESS = 10
 _OF_A_LOOK_ALIKE = 12
@@ -119,8 +121,8 @@ def explain_log(parsed: t.Mapping[str, t.Any], context: t.Mapping[str, t.Any] | 
     and beats the parsed one (``{"transport": "IB"}``). Each finding: {id, title, area, severity, score, shown_by, evidence (the line),
     host, because (what moved it), cause, tell_apart: [{from, by}], fix, prevent, sources, confidence}. shown_by: ``signature``,
     ``cure``, ``hint`` (a warning at most), or ``guess``: nothing in the text shows it, but the text speaks of it, it looks like what
-    is shown, or reports of it were told in such words (a notice at most; only where fewer than four causes are shown). What is told
-    in such words comes third, whatever its score. It raises on no log.
+    is shown, or reports of it were told in such words (a notice at most; only where fewer than four causes are shown). Guesses come
+    after what is shown, the one that is told in such words before the others and before a third that is shown. It raises on no log.
     """
     context = context or {}
     text = _text(parsed, str(context.get("text") or ""))
@@ -139,7 +141,6 @@ def explain_log(parsed: t.Mapping[str, t.Any], context: t.Mapping[str, t.Any] | 
     room = _ENOUGH - sum(finding["shown_by"] != "hint" for finding in shown)
     if room > 0:
         findings += _guesses(shown, speech, first, parsed)[:room]
-        findings.sort(key=lambda each: each[:2])
     listed = [finding for _score, _rank, finding in findings]
     if room > 0 and (listed or names_a_symptom(speech)):
         listed = _with_likeliest(listed, speech, first, parsed)
@@ -223,22 +224,24 @@ def _guesses(
 def _with_likeliest(
     listed: t.Sequence[dict[str, t.Any]], speech: str, first: t.Mapping[str, t.Any], parsed: t.Mapping[str, t.Any]
 ) -> list[dict[str, t.Any]]:
-    """The causes with those that are told in such words in the third place, and before it where that is empty."""
-    head, rest = list(listed[: _PLACES - 1]), list(listed[_PLACES - 1 :])
+    """The causes with the one that is told in such words after the first two that are shown, and with more where places are empty."""
+    before = sum(finding["shown_by"] != "guess" for finding in listed[:_BEFORE_LIKENESS])
+    head, rest = list(listed[:before]), list(listed[before:])
     by_id = {fault.id: fault for fault in catalogue()}
+    likened: list[dict[str, t.Any]] = []
     for name, words in likeliest(speech):
-        if len(head) == _PLACES:
+        if likened and len(head) + len(likened) + len(rest) >= _PLACES:
             break
         if any(finding["id"] == name for finding in head):
             continue
         said = f"reports of it speak of {', '.join(words)}"
         known = next((finding for finding in rest if finding["id"] == name), None)
-        if known is not None:
+        if known is None:
+            likened.append(_finding(by_id[name], _Weighed(_WORTH_SAYING, "guess", "", [said]), first, parsed))
+        elif not likened:
             rest.remove(known)
-            head.append({**known, "because": [*known["because"], said]})
-        else:
-            head.append(_finding(by_id[name], _Weighed(_WORTH_SAYING, "guess", "", [said]), first, parsed))
-    return head + rest
+            likened.append({**known, "because": [*known["because"], said]})
+    return head + likened[:1] + rest + likened[1:]
 
 
 def _holds(condition: t.Mapping[str, t.Any], text: str, facts: t.Mapping[str, t.Any]) -> bool:
