@@ -32,7 +32,8 @@ The weight is about the chance in a hundred that this is the cause when only its
 What a report says to have helped (`cured by`) shows a cause as well as its signature does. Where neither is there but a component
 complains all the same (`worth a look at`), the cause is named with half its weight and as a warning at most. Where fewer than four
 causes are shown, those are named as notices that look like the shown ones (`not`), or that the text around the log speaks of
-(`spoken of as`); the third place is for the fault whose known reports were told in words most like it.
+(`spoken of as`); after the first two that are shown, and before all guesses, comes the fault whose known reports were told in words
+most like it.
 
 Patterns are Python's; these stand for groups of words: """
     + ", ".join(f"`{name}`" for name in WORDS)
