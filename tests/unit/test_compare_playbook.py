@@ -19,7 +19,8 @@ def run_json(run_id: str, kernel: str) -> str:
     return json.dumps(
         {
             "schema_version": 1, "run_id": run_id, "collection_version": "0.1.0", "ansible_core": "2.19.0", "inventory": ["n1"],
-            "started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:01:00+00:00", "check_mode": False, "python": "3.11.7", "log_files": [], "settings": {}, "benchmark": {}, "verdicts": [], "notes": [],
+            "started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:01:00+00:00", "check_mode": False,
+            "python": "3.11.7", "log_files": [], "settings": {}, "benchmark": {}, "verdicts": [], "notes": [],
             "nodes": {"n1": {"node": {"observed": {"kernel": kernel}}}},
             "findings": [], "verdict": {"status": "pass", "text": "PASS"},
         }
