@@ -150,9 +150,20 @@ class Lease:
         except OSError:
             return False
         if ttl_s is not None:
-            with open(path, "w", encoding="ascii") as file:
-                file.write(f"{ttl_s:g}\n")
+            self._write_ttl(path, ttl_s)
         return True
+
+    @staticmethod
+    def _write_ttl(path: str, ttl_s: float) -> None:
+        """In place, since the run's user may not make files beside it; and never empty, since the guard may look at any moment."""
+        content = f"{ttl_s:g}\n".encode()
+        handle = os.open(path, os.O_RDWR)
+        try:
+            if os.pread(handle, len(content) + 1, 0) != content:
+                os.pwrite(handle, content, 0)
+                os.ftruncate(handle, len(content))
+        finally:
+            os.close(handle)
 
     def expire(self) -> None:
         """Let the guard act at its next look."""
@@ -280,13 +291,17 @@ class Watch:
         self._since = time.monotonic()
         self._began = time.monotonic()
         self._max_s = float(lease.read_note().get("max_s", 86400.0))
+        self._ttl_s = ARMING_S
 
     def seconds_left(self) -> float | None:
         """Seconds until the lease ends without a renewal, at most 0 when it has ended; None when it was given back."""
         path = self._lease.alive
         try:
             stamp = self._fs.stat(path).st_mtime_ns
-            ttl_s = float(self._fs.read_text(path).strip() or 0.0)
+            first_line = (
+                self._fs.read_text(path).partition("\n")[0].strip()
+            )  # what follows is of a longer one, just overwritten
+            ttl_s = self._ttl_s = float(first_line) if first_line else self._ttl_s
         except FileNotFoundError:
             return None
         except (OSError, ValueError):

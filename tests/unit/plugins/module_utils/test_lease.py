@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+import typing as t
 
 import pytest
 from ansible_collections.gpufabric.cluster.plugins.module_utils import _lease, _node_tool, _run_processes
@@ -131,6 +132,41 @@ def test_seconds_left(tmp_path: pathlib.Path, account: Account) -> None:
     lease.release()
     assert watch.seconds_left() is None
     assert not lease.renew()
+
+
+def test_a_guard_that_looks_while_the_lease_is_renewed_never_finds_it_over(
+    tmp_path: pathlib.Path, account: Account
+) -> None:
+    lease = Lease(RootedFs(str(tmp_path)), RUN)
+    lease.arm(account, bytes, 50, 3600)
+    watch = lease.watch()
+    looks: list[float] = []
+
+    def look(handle: int, *arguments: t.Any) -> int:
+        looks.append(watch.seconds_left() or 0.0)
+        done = real(handle, *arguments)
+        looks.append(watch.seconds_left() or 0.0)
+        return done
+
+    for call in ("pwrite", "ftruncate"):
+        real = getattr(os, call)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(_lease.os, call, look)
+            assert lease.renew(600) and lease.renew(45) and lease.renew(600)
+    assert len(looks) == 10 and min(looks) > 40
+    assert (tmp_path / f"run/gpufabric/{RUN}/alive").read_text() == "600\n"
+
+
+def test_a_lease_whose_length_cannot_be_read_yet_is_not_over(tmp_path: pathlib.Path, account: Account) -> None:
+    lease = Lease(RootedFs(str(tmp_path)), RUN)
+    lease.arm(account, bytes, 50, 3600)
+    watch = lease.watch()
+    assert watch.seconds_left()
+    alive = tmp_path / f"run/gpufabric/{RUN}/alive"
+    alive.write_text("")
+    assert 49 < (watch.seconds_left() or 0) <= 50
+    os.utime(alive, (time.time() - 5000, time.time() - 5000))
+    assert lease.watch().seconds_left() == 0, "one that stays so ends all the same"
 
 
 def test_a_lease_is_never_longer_than_its_most(tmp_path: pathlib.Path, account: Account) -> None:
