@@ -115,8 +115,9 @@ class ActionModule(NcclTests):
             measured.directory = measured.directory or answer["directory"]
             measured.count += len(planned)
             measured.outcome = self._supervise(measured.directory, measured.parent, waiting_after=measured.count)
+            rows = measured.take(planned)
             measured.demand_all()
-            return measured.take(planned), sorted(set(measured.outcome.get("lost", {})) & set(nodes))
+            return rows, sorted(set(measured.outcome.get("lost", {})) & set(nodes))
 
         while launches := isolate.plan(measured.pairs):
             rows, gone = step(launches, measured.pairs.nodes)
@@ -160,7 +161,7 @@ class _Measured:
             raise Lost("it ended before all was measured")
 
     def take(self, planned: t.Sequence[Planned]) -> list[dict[str, t.Any]]:
-        """The measurements of the last runs that were handed over."""
+        """The measurements of the last runs that were handed over, or of the first of them where the launcher ended before the rest."""
         names = self.outcome.get("hostnames", {})
         raws = self.outcome.get("results", [])[self.count - len(planned) : self.count]
         shaped = [run for raw in raws for run in shape_runs(raw, names)]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import isolate_state
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.pairing import Launch, portions
 
@@ -161,6 +160,7 @@ def verdict(state: State) -> dict[str, t.Any]:
     links: pairs of good nodes that hang together. untold: sets that hang and in which nobody could be tested with a
     good node. unreproduced: sets that hang as a whole while every smaller combination passes. confirmed: everybody
     else together passes.
+    good: up to two nodes to try a guilty one with.
     """
     found = _search(state)
     return {
@@ -171,6 +171,9 @@ def verdict(state: State) -> dict[str, t.Any]:
         "untold": [list(_in_order(state, names)) for names in found.untold],
         "unreproduced": [list(_in_order(state, names)) for names in found.unreproduced],
         "confirmed": found.confirmed,
+        "good": [
+            name for name in state.nodes if any(name in names for names in state.passed) and name not in found.guilty
+        ][:2],
         "vanished": sorted(state.gone),
         "launches": state.launches,
         "timeouts": state.timeouts,
@@ -288,57 +291,3 @@ def _cross(state: State, left: Names, right: Names, found: _Search) -> None:
         if True in outcomes:
             return
     found.unreproduced.append(left | right)
-
-
-def findings(said: t.Mapping[str, t.Any]) -> list[Finding]:
-    """The verdict as findings, each with what to type."""
-    proof = "; everybody else together passes" if said["confirmed"] else ""
-    found = [
-        Finding(
-            id="node_hangs",
-            severity="error",
-            node=name,
-            subject="node",
-            evidence=f"every run with it hangs or fails, also with a node that passes with others{proof}",
-            expected="a run that ends",
-            cause="its network, its GPUs or its NCCL settings stop a collective",
-            fix=f"ansible-playbook gpufabric.cluster.diagnose --limit {name}; leave it out of jobs until then",
-        )
-        for name in said["guilty"]
-    ]
-    found += [
-        Finding(
-            id="link_hangs",
-            severity="error",
-            node=one,
-            subject=f"link to {two}",
-            evidence=f"{one} and {two} hang together, each passes with others{proof}",
-            expected="a run that ends",
-            cause="no path between these two: routing, an access list, a firewall or an MTU that differs on the way",
-            fix=f"ansible-playbook gpufabric.cluster.diagnose --limit {one},{two}",
-        )
-        for one, two in said["links"]
-    ]
-    found += [_finding_of_set("nodes_untold", names) for names in said["untold"]]
-    found += [_finding_of_set("hang_unreproduced", names) for names in said["unreproduced"]]
-    return found
-
-
-def _finding_of_set(kind: str, names: t.Sequence[str]) -> Finding:
-    untold = kind == "nodes_untold"
-    return Finding(
-        id=kind,
-        severity="error",
-        node="",
-        subject=" and ".join(names) if len(names) < 4 else f"{len(names)} nodes, {names[0]} to {names[-1]}",
-        evidence="they hang together, and no node passed that they could be tried with"
-        if untold
-        else "they hang together, while every half of them, and halves crosswise, pass",
-        expected="a good node to try each with" if untold else "a smaller set that hangs too",
-        cause="it is one of them, the path between them, or something that all share: this cannot tell"
-        if untold
-        else "what grows with the number of ranks: open files, ports, memory for buffers, a slow bootstrap, or a hang that comes and goes",
-        fix="add a node that is known to be good and run again"
-        if untold
-        else "ulimit -n; sysctl net.ipv4.ip_local_port_range; then the whole again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP",
-    )

@@ -105,7 +105,7 @@ def observe(state: State, measurements: t.Iterable[t.Mapping[str, t.Any]], vanis
 
 def _node(name: str, data: t.Mapping[str, t.Any], locality: str) -> Node:
     ranks = data.get("ranks", 1)
-    demand(isinstance(ranks, int) and ranks > 0, f"ranks of {name}", ranks, "a whole number above 0")
+    demand(isinstance(ranks, int) and ranks > 0, f"isolate: ranks of {name}", ranks, "a whole number above 0")
     where = data.get(locality)
     return Node(name, "" if where is None else str(where), ranks, tuple(str(hca) for hca in data.get("hcas", ())))
 

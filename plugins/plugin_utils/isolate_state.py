@@ -58,14 +58,14 @@ class Settings:
     def __post_init__(self) -> None:
         shares = ("smallest_fault", "false_accusation", "missed_fault", "noise", "tolerance", "rack_spread")
         for name in shares:
-            demand(0 < getattr(self, name) < 1, name, getattr(self, name), "a share between 0 and 1")
+            demand(0 < getattr(self, name) < 1, f"isolate_{name}", getattr(self, name), "a share between 0 and 1")
         for name in ("rounds", "size", "rail_runs", "timeout_s", "least_timeout_s"):
-            demand(getattr(self, name) > 0, name, getattr(self, name), "a number above 0")
-        demand(self.retests >= 0, "retests", self.retests, "a number of launches, 0 or more")
-        demand(self.fan_out >= 2, "fan_out", self.fan_out, "2 or more")
-        demand(self.rails in ("auto", "always", "never"), "rails", self.rails, "auto, always or never")
+            demand(getattr(self, name) > 0, f"isolate_{name}", getattr(self, name), "a number above 0")
+        demand(self.retests >= 0, "isolate_retests", self.retests, "a number of launches, 0 or more")
+        demand(self.fan_out >= 2, "isolate_fan_out", self.fan_out, "2 or more")
+        demand(self.rails in ("auto", "always", "never"), "isolate_rails", self.rails, "auto, always or never")
         if self.expectation is not None:
-            demand(self.expectation > 0, "expectation", self.expectation, "GB/s above 0")
+            demand(self.expectation > 0, "isolate_expectation", self.expectation, "GB/s above 0")
 
     @property
     def bars(self) -> pair_statistics.Bars:
@@ -144,4 +144,4 @@ class State:
 
 def demand(holds: bool, name: str, value: object, wanted: str) -> None:
     if not holds:
-        raise ValueError(f"isolate: {name} is {value}, expected {wanted}")
+        raise ValueError(f"{name} is {value}, expected {wanted}")

@@ -23,8 +23,8 @@ def verdict(state: State) -> dict[str, t.Any]:
     accused, links, racks, uplinks, paths, rails: lists, worst first, each with ratio, runs and, where it was tested
     for, false_accusation (how often a fleet without that fault would see it named). undecided: nodes that look bad
     and could not be convicted. untold: groups too small to say who it is.
-    unmeasured, vanished: nodes. cleared: how many were. resolution: the smallest slowdown (share) that could be named
-    here.
+    unmeasured, vanished: nodes. cleared: how many were. good: up to two of those, to try a guilty one
+    with. resolution: the smallest slowdown (share) that could be named here.
     """
     guilty = set(state.accused)
     weighed = {block: w for block, w in state.weighings.items() if w.shifts}
@@ -33,6 +33,7 @@ def verdict(state: State) -> dict[str, t.Any]:
     undecided = _undecided(state)
     untold = _untold(state)
     level = isolate_levels.fleet_level(state)
+    doubtful = {*guilty, *(entry["node"] for entry in undecided), *(name for group in untold for name in group)}
     return {
         "complete": state.stage == DONE,
         "nodes": len(state.nodes),
@@ -52,6 +53,7 @@ def verdict(state: State) -> dict[str, t.Any]:
         "unjudged": _unjudged(state),
         "vanished": sorted(state.gone),
         "unmeasured": [name for name in here if name not in met],
+        "good": [name for name in here if name in met and name not in doubtful][:2],
         "cleared": len(set(here) & met) - len(guilty - state.gone) - len(undecided) - sum(map(len, untold)),
         "launches": state.launches,
         "launches_by_stage": dict(state.by_stage),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufabric.cluster.plugins.module_utils._finding import Finding
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils import bisect_hang, judge_isolation
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import judge_hang, judge_isolation
 
 
 def judge_isolate(nodes: t.Mapping[str, t.Mapping[str, t.Any]], settings: t.Mapping[str, t.Any]) -> list[Finding]:
@@ -19,7 +19,7 @@ def judge_isolate(nodes: t.Mapping[str, t.Mapping[str, t.Any]], settings: t.Mapp
         if result["verdict"]:
             findings += judge_isolation.findings(result["verdict"], lost)
         if result.get("hang"):
-            findings += bisect_hang.findings(result["hang"])
+            findings += judge_hang.findings(result["hang"])
             findings += [judge_isolation.vanished_finding(name, lost) for name in result["hang"]["vanished"]]
         if result["problem"]:
             findings.append(_broken_off(launcher, result))

@@ -45,8 +45,19 @@ def findings(said: t.Mapping[str, t.Any], lost: t.Mapping[str, str] | None = Non
     return found
 
 
+def diagnose_among(node: str, good: t.Sequence[str]) -> str:
+    """The command that looks at one node, with good ones beside it: its mesh needs somebody to reach."""
+    limit = f" --limit {','.join([node, *good])}" if good else ""
+    return f"ansible-playbook gpufabric.cluster.diagnose{limit}"
+
+
 def _per_cent(ratio: float) -> str:
     return f"{100 * ratio:.1f}%"
+
+
+def _gbs(speed: float) -> str:
+    """GB/s in three significant digits, of slow networks too, and without an exponent."""
+    return f"{float(f'{speed:.3g}'):g} GB/s"
 
 
 def _odds(chance: float, what: str = "node") -> str:
@@ -68,7 +79,7 @@ def _finding_of_node(entry: t.Mapping[str, t.Any], said: t.Mapping[str, t.Any]) 
         reason = f"slow: {_per_cent(entry['ratio'])} of its peers"
         how = f"{_per_cent(entry['ratio'])} of its peers in {entry['runs']} runs"
         if entry["busbw"] is not None:
-            how += f" ({entry['busbw']:.1f} GB/s against {entry['peers_busbw']:.1f} GB/s)"
+            how += f" ({_gbs(entry['busbw'])} against {_gbs(entry['peers_busbw'])})"
         cause = "this node is slower than its peers with whomever it is paired"
     alone = " by itself" if entry["kind"].endswith("alone") else ""
     evidence = f"{how}{alone}" + (f"; with known-good partners: {partners}" if partners else "")
@@ -82,8 +93,8 @@ def _finding_of_node(entry: t.Mapping[str, t.Any], said: t.Mapping[str, t.Any]) 
         evidence=f"{evidence}; {_odds(entry['false_accusation'])}",
         expected=f"at least {_per_cent(1 - said['resolution'])} of its peers" if said["resolution"] else "as its peers",
         cause=cause,
-        fix=f"ansible-playbook gpufabric.cluster.diagnose --limit {node}; "
-        f"until then: scontrol update NodeName={node} State=DRAIN Reason='{reason}'",
+        fix=f"{diagnose_among(node, said['good'])}; "
+        f"where Slurm schedules it, until that is mended: scontrol update NodeName={node} State=DRAIN Reason='{reason}'",
     )
 
 
@@ -181,8 +192,8 @@ def _finding_of_fleet(fleet: t.Mapping[str, t.Any]) -> Finding:
         severity="error",
         node="",
         subject="all nodes",
-        evidence=f"the healthy pairs reach {fleet['busbw']:.1f} GB/s",
-        expected=f"{fleet['expectation']:.1f} GB/s",
+        evidence=f"the healthy pairs reach {_gbs(fleet['busbw'])}",
+        expected=_gbs(fleet["expectation"]),
         cause="something that all nodes share: settings, NCCL transport (sockets instead of RDMA), the fabric, "
         "or an expectation set too high",
         fix="ansible-playbook gpufabric.cluster.diagnose; read the transport lines first",
@@ -241,7 +252,7 @@ def _finding_of_unjudged(said: t.Mapping[str, t.Any]) -> Finding:
         severity="notice",
         node="",
         subject=" and ".join(said["unjudged"]),
-        evidence=f"they reach {said['fleet']['busbw']:.1f} GB/s with each other, and there is nothing to compare that with",
+        evidence=f"they reach {_gbs(said['fleet']['busbw'])} with each other, and there is nothing to compare that with",
         expected="a third node, or an expectation",
         cause="two nodes have no peers",
         fix="-e isolate_expectation=GB/s, or add nodes to the inventory",

@@ -110,3 +110,16 @@ def test_what_was_measured_before_the_launcher_was_lost_still_counts(monkeypatch
     (found,) = seen
     verdict = isolate_verdict.verdict(found.pairs)
     assert 0 < verdict["launches"] < len(whole.runs) and not verdict["unmeasured"]
+
+
+def test_finished_runs_of_the_step_in_which_the_launcher_is_lost_are_kept_and_the_rest_hang_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[action._Measured] = []
+    made = action._Measured
+    monkeypatch.setattr(action, "_Measured", lambda state: seen.append(made(state)) or seen[-1])
+    with pytest.raises(Lost, match="the lease ended"):
+        measured(monkeypatch, Launcher(lambda nodes: False, ends_after=2))
+    (found,) = seen
+    assert [row["busbw"] for row in found.rows] == [1.0, 1.0]
+    assert judged(found) == []

@@ -6,7 +6,7 @@ import math
 import typing as t
 
 import pytest
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils import bisect_hang
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils import bisect_hang, judge_hang
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,7 +47,7 @@ def bisect(
 def test_a_cluster_that_does_not_hang_costs_one_launch() -> None:
     said, steps = bisect(64)
     assert (said["hangs"], said["launches"], steps) == (False, 1, 1)
-    assert bisect_hang.findings(said) == []
+    assert judge_hang.findings(said) == []
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 8, 33, 64, 512, 2048])
@@ -57,8 +57,10 @@ def test_one_bad_node_is_found_with_one_timeout_a_level(count: int) -> None:
     assert said["guilty"] == [bad]
     assert said["confirmed"]
     assert said["timeouts"] <= math.ceil(math.log2(count)) + 2
-    (finding,) = bisect_hang.findings(said)
+    (finding,) = judge_hang.findings(said)
     assert (finding.id, finding.node) == ("node_hangs", bad)
+    assert len(said["good"]) == 2 and bad not in said["good"]
+    assert f"--limit {bad},{','.join(said['good'])};" in finding.fix
 
 
 @given(st.integers(min_value=8, max_value=200), st.data())
@@ -80,7 +82,7 @@ def test_a_bad_link_between_good_nodes_is_found_as_such(count: int, data: st.Dat
     assert said["links"] == [list(link)]
     assert not said["guilty"]
     assert said["confirmed"]
-    assert [finding.id for finding in bisect_hang.findings(said)] == ["link_hangs"]
+    assert [finding.id for finding in judge_hang.findings(said)] == ["link_hangs"]
 
 
 def test_a_bad_node_and_a_bad_link_are_both_found() -> None:
@@ -93,13 +95,13 @@ def test_what_hangs_by_its_size_alone_is_said_not_to_be_a_node() -> None:
     said, _steps = bisect(64, only_from=40)
     assert not said["guilty"] and not said["links"]
     assert len(said["unreproduced"][0]) == 64
-    assert [finding.id for finding in bisect_hang.findings(said)] == ["hang_unreproduced"]
+    assert [finding.id for finding in judge_hang.findings(said)] == ["hang_unreproduced"]
 
 
 def test_of_two_nodes_it_cannot_be_told_who_it_is() -> None:
     said, _steps = bisect(2, ["n0001"])
     assert (said["guilty"], said["untold"], said["launches"]) == ([], [["n0000", "n0001"]], 1)
-    assert [finding.id for finding in bisect_hang.findings(said)] == ["nodes_untold"]
+    assert [finding.id for finding in judge_hang.findings(said)] == ["nodes_untold"]
 
 
 @pytest.mark.parametrize("count", [3, 4, 7, 16])

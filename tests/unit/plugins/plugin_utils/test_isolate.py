@@ -282,7 +282,7 @@ def test_a_launch_without_rows_and_numbers_that_are_none_have_failed() -> None:
     ("given_settings", "said_of_it"),
     [
         ({"round": 3}, "round is not a setting"),
-        ({"rounds": 0}, "rounds is 0"),
+        ({"rounds": 0}, "^isolate_rounds is 0"),
         ({"smallest_fault": 8}, "smallest_fault is 8, expected a share"),
         ({"rails": "some"}, "rails is some"),
         ({"expectation": -1.0}, "expectation is -1.0"),

@@ -40,6 +40,7 @@ def test_every_finding_says_what_to_type_and_how_sure_it_is() -> None:
     for finding in found.values():
         assert finding.fix and finding.cause and finding.expected and finding.evidence
     assert "scontrol update NodeName=n0020 State=DRAIN" in found["node_slow"].fix
+    assert found["node_slow"].fix.startswith("ansible-playbook gpufabric.cluster.diagnose --limit n0020,n0000,n0001;")
     assert "GB/s against" in found["node_slow"].evidence
     assert "hung or failed" in found["node_fails"].evidence
     assert "Reason='collectives hang or fail'" in found["node_fails"].fix
@@ -84,3 +85,22 @@ def test_why_a_node_is_gone_is_said_where_it_is_known() -> None:
     )
     assert silent.evidence == "it could no longer be reached while isolate ran"
     assert told.evidence == f"{silent.evidence} (Timeout, server n0003 not responding.)"
+
+
+def test_those_to_try_a_guilty_node_with_are_neither_guilty_nor_gone() -> None:
+    fleet = racked(64, 16, 1, hangs=frozenset(("n0000",)), vanish={2: ["n0001"]})
+    fleet.speed["n0002"] = 80.0
+    assert isolate_verdict.verdict(run(fleet))["good"] == ["n0003", "n0004"]
+
+
+def test_speeds_of_slow_networks_and_fast_ones_keep_three_digits() -> None:
+    fleet = racked(64, 16, 1)
+    fleet.speed["n0020"] = 80.0
+    said = isolate_verdict.verdict(run(fleet))
+    for busbw, peers, told in (
+        (0.00123, 0.0456, "0.00123 GB/s against 0.0456 GB/s"),
+        (981.2, 1234.5, "981 GB/s against 1230 GB/s"),
+    ):
+        said["accused"][0].update(busbw=busbw, peers_busbw=peers)
+        (slow,) = [one for one in judge_isolation.findings(said) if one.id == "node_slow"]
+        assert told in slow.evidence
