@@ -9,11 +9,12 @@ import json
 import pathlib
 import typing as t
 
+import ansible.template
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
+from ansible.template import Templar
 from ansible_collections.gpufabric.cluster.plugins.filter.parse import PARSERS, FilterModule
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,9 @@ from hypothesis import strategies as st
 ROOT = pathlib.Path(__file__).parents[4]
 PAGES = {path.stem: path for path in sorted((ROOT / "plugins" / "filter").glob("parse_*.yml"))}
 FILTERS = FilterModule().filters()
+
+#: ansible-core renders only text that is trusted, from 2.19 on
+trusted = getattr(ansible.template, "trust_as_template", str)
 
 
 def page(name: str) -> dict[str, t.Any]:
@@ -71,7 +75,7 @@ def test_the_example_of_the_page_runs(name: str, tmp_path: pathlib.Path) -> None
     answers = []
     for capture in captures_of(name):
         (tmp_path / file).write_text(capture)
-        answers.append(templar.template(trust_as_template(message.replace(file, str(tmp_path / file)))))
+        answers.append(templar.template(trusted(message.replace(file, str(tmp_path / file)))))
     assert any(answers)
 
 
