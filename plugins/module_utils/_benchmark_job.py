@@ -19,6 +19,8 @@ TORCHRUN = "torchrun"
 SESSION = "t"
 REPORT = "report.json"
 HOSTS = "hosts"
+#: runs that go at the same time, each with a launcher of its own on this node
+MOST_AT_ONCE = 64
 #: NCCL_DEBUG_FILE: %h is the node's name, %p the process
 LOG_FILE = "nccl-%h-%p.log"
 
@@ -44,7 +46,7 @@ class Run:
     stage: node, cluster or rail; program: its path and leading arguments; options: its further arguments.
     environment: for the ranks; mca: parameters of Open MPI; nodes: names. alone: each node runs it by itself, all at the same
     time. claim: the transport that the run is meant to use, which the proof is held against. srun_options: for a container of
-    Slurm's.
+    Slurm's. beside: whether it may go at the same time as those before and after it that may too and have none of its machines.
     """
 
     stage: str
@@ -63,6 +65,7 @@ class Run:
     rail: str = ""
     networks: tuple[str, ...] = ()
     srun_options: tuple[str, ...] = ()
+    beside: bool = False
 
     @classmethod
     def from_dict(cls, data: t.Mapping[str, t.Any]) -> Run:
@@ -131,7 +134,7 @@ class Job:
         return {MARKER: self.run_id, **log, **mca, **run.environment}
 
     def program(self, run: Run) -> tuple[str, ...]:
-        report = ("-J", self.report_path) if run.report else ()
+        report = ("-J", self.file(REPORT, run)) if run.report else ()
         return (*run.program, *run.options, *report)
 
     def alone(self, run: Run, name: str) -> tuple[str, ...]:
@@ -141,13 +144,25 @@ class Job:
         node = self.node(name)
         return ("srun", *run.srun_options, *_launch.on_one_node(node.slurm or node.name), *self.program(run))
 
-    @property
-    def report_path(self) -> str:
-        return f"{self.work}/{REPORT}"
+    def waves(self, runs: t.Iterable[Run]) -> list[list[Run]]:
+        """The runs in their order, those in one list that go at the same time. Two names of one machine are that machine."""
+        address = {node.name: node.address for node in self.nodes}
+        made: list[list[Run]] = []
+        taken: set[str] = set()
+        for run in runs:
+            machines = {address[name] for name in run.nodes}
+            joins = made and made[-1][0].beside and run.beside and len(made[-1]) < MOST_AT_ONCE
+            if not joins or machines & taken:
+                made.append([])
+                taken = set()
+            made[-1].append(run)
+            taken |= machines
+        return made
 
-    @property
-    def hosts_path(self) -> str:
-        return f"{self.work}/{HOSTS}"
+    def file(self, name: str, run: Run) -> str:
+        """The path of a run's own file. None that goes at the same time has its first node."""
+        number = next(number for number, node in enumerate(self.nodes) if node.name == run.nodes[0])
+        return f"{self.work}/{number}-{name}"
 
     def launch(self, run: Run, nodes: t.Sequence[str]) -> _launch.Launch:
         """The launch of *run* over *nodes*, those that are still there. The launcher comes first, so that rank 0 is here."""
@@ -198,7 +213,7 @@ class Job:
         launch = self.launch(run, nodes)
         if self.launcher == "srun":
             return _launch.srun_argv(launch, f"gpufabric-{self.run_id}", run.timeout_s, self.srun_mpi)
-        return _launch.mpirun_argv(self.mpi, launch, self.hosts_path)
+        return _launch.mpirun_argv(self.mpi, launch, self.file(HOSTS, run))
 
 
 def minimum_nodes(run: Run) -> int:

@@ -42,6 +42,8 @@ BATCH = "batch-{number}.json"
 OVERHEAD_S = 300.0
 #: seconds that a launch which waits for more may take in all
 OPEN_S = 7200.0
+#: between two looks at what goes on, in seconds
+LOOK_S = 0.5
 #: of one run's stdout and stderr, in characters
 OUTPUT_LIMIT = 2_000_000
 #: how long mpirun may take to notice by itself that a node is gone, in seconds
@@ -53,9 +55,13 @@ GREETING_S, ANSWER_S = 60.0, 20.0
 #: nodes whose NCCL logs are brought back from a large run: the first, the last, and those that failed
 LOG_NODES = 4
 
+#: what goes on: it gives the floor back wherever it has to wait, and its result at its end
+Going = t.Generator[None, None, dict[str, t.Any]]
+
 
 class BenchmarkRun:
-    """One job on this node. Results are written after every run, so that what was measured survives what comes later."""
+    """One job on this node. Results are written after every run, or those that went at the same time, so that what was measured
+    survives what comes later."""
 
     def __init__(self, fs: RootedFs, lease: Lease) -> None:
         self._fs = fs
@@ -70,6 +76,7 @@ class BenchmarkRun:
         self._ended = ""
         self._last_renewal = 0.0
         self._released: list[str] = []
+        self._unclean_here = False
 
     def carry_out(self) -> None:
         """All runs, whatever becomes of one; then the other nodes are told to give their leases back."""
@@ -80,9 +87,9 @@ class BenchmarkRun:
             self._open_connections()
             runs: t.Sequence[Run] = self._job.runs
             while runs:
-                for run in runs:
+                for wave in self._job.waves(runs):
                     self._write("running")
-                    self._results.append(self._one(run))
+                    self._results += self._at_once(wave)
                     self._write("running")
                 runs = self._next_batch() if self._job.open else ()
         except (
@@ -142,9 +149,43 @@ class BenchmarkRun:
         elif time.monotonic() - self._last_renewal >= RENEW_S:
             self._renew()
 
+    def _at_once(self, runs: t.Sequence[Run]) -> list[dict[str, t.Any]]:
+        """The results of runs that share no machine, in their order."""
+        going = {number: self._one(run) for number, run in enumerate(runs)}
+        results: dict[int, dict[str, t.Any]] = {}
+        try:
+            while going:
+                for number, one in list(going.items()):
+                    try:
+                        next(one)
+                    except StopIteration as over:
+                        results[number] = over.value
+                        del going[number]
+                if going:
+                    self._tick(LOOK_S)
+        finally:
+            unclean = {node for number, one in going.items() for node in runs[number].nodes}
+            for one in going.values():
+                one.close()
+            if self._unclean_here or unclean:
+                self._peers.ask("stop", ANSWER_S, unclean | {self._job.here})
+                self._unclean_here = False
+        return [results[number] for number in range(len(runs))]
+
+    def _ask(self, do: str, nodes: t.Sequence[str], **arguments: t.Any) -> t.Generator[None, None, Answers]:
+        """As Peers.ask(), while others go on."""
+        number = self._peers.tell(do, nodes, **arguments)
+        deadline = time.monotonic() + ANSWER_S
+        asked = [node for node in self._peers.nodes if node in nodes]
+        while time.monotonic() < deadline:
+            if all(node in self._peers.answered(number) or node in self._peers.lost for node in asked):
+                break
+            yield
+        return self._peers.collect(number)
+
     # -- one run
 
-    def _one(self, run: Run) -> dict[str, t.Any]:
+    def _one(self, run: Run) -> Going:
         nodes = [node for node in run.nodes if node not in self._peers.lost]
         if run.alone:  # two names of one machine would disturb each other
             nodes = [node for node in nodes if node in self._peers.nodes]
@@ -155,18 +196,18 @@ class BenchmarkRun:
             gone = {node: self._peers.lost[node] for node in run.nodes if node in self._peers.lost}
             said = ", ".join(f"{node} ({why})" for node, why in gone.items())
             return {**result, "problem": f"too few nodes are left without {said}", "gone": gone}
-        self._peers.ask("mark", ANSWER_S, nodes)
+        yield from self._ask("mark", nodes)
         began = time.monotonic()
         if run.alone:
-            result.update(self._each_alone(run, nodes))
+            result.update((yield from self._each_alone(run, nodes)))
         elif self._job.launcher == _benchmark_job.TORCHRUN:
-            result.update(self._side_by_side(run, nodes))
+            result.update((yield from self._side_by_side(run, nodes)))
         else:
-            result.update(self._together(run, nodes))
+            result.update((yield from self._together(run, nodes)))
         result["seconds"] = round(time.monotonic() - began, 3)
         lost = {node: self._peers.lost[node] for node in nodes if node in self._peers.lost}
-        deltas = self._peers.ask("delta", ANSWER_S, nodes)
-        logs = self._collect_logs(nodes, bool(lost) or result.get("rc") != 0)
+        deltas = yield from self._ask("delta", nodes)
+        logs = yield from self._collect_logs(nodes, bool(lost) or result.get("rc") != 0)
         return {
             **result,
             "lost": lost,
@@ -203,9 +244,9 @@ class BenchmarkRun:
             "logs": {},
         }
 
-    def _together(self, run: Run, nodes: t.Sequence[str]) -> dict[str, t.Any]:
+    def _together(self, run: Run, nodes: t.Sequence[str]) -> Going:
         self._prepare(run, nodes)
-        out_path, err_path = (self._fs.host_path(f"{self._job.work}/{name}") for name in ("stdout", "stderr"))
+        out_path, err_path = (self._fs.host_path(self._job.file(name, run)) for name in ("stdout", "stderr"))
         outcome: dict[str, t.Any] = {}
         with open(out_path, "wb") as out, open(err_path, "wb") as err:
             process = self._tools.start(
@@ -216,33 +257,40 @@ class BenchmarkRun:
                 account=self._account,
             )
             try:
-                outcome = self._wait(run, nodes, process)
+                outcome = yield from self._wait(run, nodes, process)
             finally:
                 end_group(process)
-                if process.returncode != 0 or outcome.get("problem"):
-                    self._peers.ask("stop", ANSWER_S, nodes)
+        if process.returncode != 0 or outcome.get("problem"):
+            yield from self._stop(run, nodes)
         return {
             **outcome,
             "rc": process.returncode,
             "stdout": _read(out_path),
             "stderr": _read(err_path),
-            "report": self._take_report(),
+            "report": self._take_report(run),
         }
+
+    def _stop(self, run: Run, nodes: t.Sequence[str]) -> t.Generator[None, None, Answers]:
+        """End what a run may have left. Here are the launchers of the runs beside it, so here it is done after them."""
+        self._unclean_here = self._unclean_here or run.beside
+        return self._ask("stop", [node for node in nodes if not run.beside or node != self._job.here])
 
     def _prepare(self, run: Run, nodes: t.Sequence[str]) -> None:
         with acting_as(self._account):
-            self._fs.remove(self._job.report_path)
+            self._fs.remove(self._job.file(_benchmark_job.REPORT, run))
             if self._job.launcher == "mpirun" or (
                 self._job.launcher == "local" and run.ranks_per_node * len(nodes) > 1
             ):
                 launch = self._job.launch(run, nodes)
-                self._fs.write_atomic(self._job.hosts_path, _launch.hostfile(launch).encode(), 0o600)
+                self._fs.write_atomic(
+                    self._job.file(_benchmark_job.HOSTS, run), _launch.hostfile(launch).encode(), 0o600
+                )
 
-    def _wait(self, run: Run, nodes: t.Sequence[str], process: subprocess.Popen[bytes]) -> dict[str, t.Any]:
+    def _wait(self, run: Run, nodes: t.Sequence[str], process: subprocess.Popen[bytes]) -> Going:
         deadline = time.monotonic() + run.timeout_s
         gone_since = None
         while process.poll() is None:
-            self._tick(0.5)
+            yield
             now = time.monotonic()
             gone = [node for node in nodes if node in self._peers.lost]
             gone_since = (gone_since or now) if gone else None
@@ -255,7 +303,7 @@ class BenchmarkRun:
                 return {"timed_out": True, "problem": f"not finished within its time limit of {run.timeout_s:.0f} s"}
         return {}
 
-    def _each_alone(self, run: Run, nodes: t.Sequence[str]) -> dict[str, t.Any]:
+    def _each_alone(self, run: Run, nodes: t.Sequence[str]) -> Going:
         """The same program on every node by itself, at the same time. ``alone``: {node: {rc, timed_out, seconds, stdout, stderr}}."""
         environment = self._job.environment(run)
         asked = {
@@ -268,7 +316,7 @@ class BenchmarkRun:
         while time.monotonic() < deadline and not self._ended:
             if all(node in self._peers.answered(n) or node in self._peers.lost for node, n in asked.items()):
                 break
-            self._tick(0.5)
+            yield
         answers: Answers = {}
         for number in asked.values():
             answers.update(self._peers.collect(number))
@@ -283,7 +331,7 @@ class BenchmarkRun:
             "problem": self._ended,
         }
 
-    def _side_by_side(self, run: Run, nodes: t.Sequence[str]) -> dict[str, t.Any]:
+    def _side_by_side(self, run: Run, nodes: t.Sequence[str]) -> Going:
         """A training's torchrun on every machine at once; where one fails or goes away, all are ended. ``alone`` as above."""
         commands = self._job.torchruns(run, nodes, _torchrun.free_port(self._job.node(self._job.here).address))
         asked = {
@@ -293,7 +341,7 @@ class BenchmarkRun:
         answers: Answers = {}
         deadline = time.monotonic() + run.timeout_s + ANSWER_S
         while len(answers) < len(asked) and time.monotonic() < deadline and not self._ended:
-            self._tick(0.5)
+            yield
             for node, number in asked.items():
                 answers.update(self._peers.collect(number) if node in self._peers.answered(number) else {})
             failed = any(answer.get("rc") != 0 for answer in answers.values())
@@ -321,27 +369,27 @@ class BenchmarkRun:
             for node, number in asked.items():
                 answers.update(self._peers.collect(number) if node in self._peers.answered(number) else {})
 
-    def _take_report(self) -> t.Any:
+    def _take_report(self, run: Run) -> t.Any:
         """nccl-tests' own JSON without its list of the whole environment, which holds secrets; None where there is none."""
         try:
-            report = json.loads(self._fs.read_text(self._job.report_path))
+            report = json.loads(self._fs.read_text(self._job.file(_benchmark_job.REPORT, run)))
         except (OSError, ValueError):
             return None
         if isinstance(report, dict):
             report.pop("env", None)
         return withheld(report)
 
-    def _collect_logs(self, nodes: t.Sequence[str], failed: bool) -> dict[str, dict[str, str]]:
+    def _collect_logs(self, nodes: t.Sequence[str], failed: bool) -> t.Generator[None, None, dict[str, dict[str, str]]]:
         """{node: {file: text}} of NCCL's debug files: few nodes' are enough to tell the transport, and all are removed."""
         chosen = (
             list(nodes)
             if failed and len(nodes) <= 2 * LOG_NODES
             else [*nodes[: LOG_NODES // 2], *nodes[-(LOG_NODES // 2) :]]
         )
-        answers = self._peers.ask("logs", ANSWER_S, chosen, keep=8)
+        answers = yield from self._ask("logs", chosen, keep=8)
         rest = [node for node in nodes if node not in chosen]
         if rest:
-            self._peers.ask("logs", ANSWER_S, rest, keep=0)
+            yield from self._ask("logs", rest, keep=0)
         return {node: answer["logs"] for node, answer in answers.items() if answer.get("logs")}
 
     # -- what the controller reads

@@ -100,6 +100,10 @@ options:
         description: Let each node run it by itself, all at the same time.
         type: bool
         default: false
+      beside:
+        description: Let it go at the same time as those before and after it that may too, where they have none of its machines.
+        type: bool
+        default: false
       ranks_per_node:
         description: Processes a node.
         type: int
@@ -384,7 +388,17 @@ def _run(
         report=not run["alone"] and (run["backend"] == "mpi" or (reports and "J" in found["letters"])),
         **{
             name: run[name]
-            for name in ("stage", "collective", "backend", "ranks_per_node", "timeout_s", "alone", "claim", "rail")
+            for name in (
+                "stage",
+                "collective",
+                "backend",
+                "ranks_per_node",
+                "timeout_s",
+                "alone",
+                "beside",
+                "claim",
+                "rail",
+            )
         },
         **{name: {str(k): str(v) for k, v in run[name].items()} for name in ("environment", "mca")},
     )
@@ -426,6 +440,7 @@ def argument_spec() -> dict[str, t.Any]:
                 "backend": {"type": "str", "choices": ["nccl", "mpi"], "required": True},
                 "nodes": {"type": "list", "elements": "str", "default": []},
                 "alone": flag,
+                "beside": flag,
                 "ranks_per_node": number,
                 "gpus_per_rank": number,
                 "threads_per_rank": number,

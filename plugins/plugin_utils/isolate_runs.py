@@ -110,6 +110,7 @@ def _run(launch: Launch, group: t.Sequence[str], means: Means) -> dict[str, t.An
         "check": False,
         "timeout_s": launch.timeout_s,
         "alone": alone and means.backend == "nccl",
+        "beside": True,
         "rail": "" if launch.rail is None else str(launch.rail),
     }
     if means.backend == "mpi":
