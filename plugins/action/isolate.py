@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import typing as t
 
@@ -45,7 +46,9 @@ class ActionModule(NcclTests):
         try:
             wanted = dict(given.get("settings") or {})
             whole = bool(wanted.pop("whole", True))
-            settings = {"split": can_split(means, str(given.get("launcher"))), **_settings(wanted)}
+            at_once = bool(wanted.pop("at_once", True))
+            means = dataclasses.replace(means, at_once=at_once)
+            settings = {"split": at_once and can_split(means, str(given.get("launcher"))), **_settings(wanted)}
             state = isolate.begin(self._nodes(means, task_vars), settings)
         except (TypeError, ValueError) as error:
             return {**result, **empty, "problem": str(error)}

@@ -28,7 +28,8 @@ TELLING = (
 @dataclasses.dataclass(frozen=True)
 class Means:
     """With what isolate measures. nodes: as nccl_tests_plan has them; rails: the network of each rail, for the mpi backend;
-    control: networks of the control addresses, for nodes without rails."""
+    control: networks of the control addresses, for nodes without rails. at_once: whether groups without a common node may be
+    measured at the same time."""
 
     backend: str
     here: str
@@ -40,6 +41,7 @@ class Means:
     warmup: int
     collective: str = "all_reduce"
     environment: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
+    at_once: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +112,7 @@ def _run(launch: Launch, group: t.Sequence[str], means: Means) -> dict[str, t.An
         "check": False,
         "timeout_s": launch.timeout_s,
         "alone": alone and means.backend == "nccl",
-        "beside": True,
+        "beside": means.at_once,
         "rail": "" if launch.rail is None else str(launch.rail),
     }
     if means.backend == "mpi":

@@ -51,6 +51,9 @@ def test_a_pair_over_mpi_uses_all_rails_and_a_rail_one() -> None:
     run = planned[0].run
     assert run["min_bytes"] == run["max_bytes"] == "1048576" and run["stage"] == "cluster"
     assert run["mca"]["btl_tcp_if_include"] == "10.20.0.0/24,10.20.1.0/24" and run["claim"] == "tcp"
+    assert run["beside"]
+    apart = runs_of(isolate.plan(state), dataclasses.replace(means("mpi"), at_once=False))
+    assert [one.run["beside"] for one in apart] == [False, False]
 
 
 def test_a_pair_over_nccl_is_told_to_use_ring_and_all_gpus() -> None:
