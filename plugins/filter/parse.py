@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 import typing as t
 
 from ansible.errors import AnsibleFilterError
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import unbroken, unescaped, unpacked
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log import parse_nccl_log as read_nccl_log
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_log_stream import whole_text
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_output import parse_nccl_tests
@@ -29,6 +29,9 @@ from ansible_collections.gpufabric.cluster.plugins.plugin_utils.faults import ad
 
 # A string of JSON, or Python's bytes, perhaps within CompletedProcess(args=..., returncode=0, stdout=b'...').
 _QUOTED = re.compile(r"""\s*(?:.{0,4000}?\bstdout=)?b?(["'])(.*?)\1(?:, stderr=.*)?[),]{0,2}\s*\Z""")
+_NCCL_BEGINS = re.compile(
+    r":[0-9]{1,10}:[0-9]{1,10} \[-?[0-9]|\bNCCL (?:INFO|WARN|ATTN|ERROR|version)\b"
+)  # a line of a log
 _MOST_BYTES = 256 << 20  # of a compressed capture, uncompressed
 
 Parser = t.Callable[[str], "dict[str, t.Any]"]
@@ -36,7 +39,7 @@ Parser = t.Callable[[str], "dict[str, t.Any]"]
 
 def parse_nccl_log(text: str) -> dict[str, t.Any]:
     """What the log says, and what the fault catalogue makes of it."""
-    return add_findings(read_nccl_log(text), text)
+    return add_findings(read_nccl_log(unbroken(unpacked(text), _NCCL_BEGINS)), text)
 
 
 PARSERS: dict[str, Parser] = {
@@ -74,19 +77,16 @@ def _text_of(name: str, value: object) -> str:
 
 def _with_line_ends(text: str) -> str:
     """Without NULs; and a text without any line end gets those that it spells: alone CRs, or the \\n of a string within JSON."""
-    text = text.replace("\x00", "")
+    text = text.replace("\x00", "").lstrip("\ufffd")  # what is left of UTF-16 that was read as UTF-8
     if "\n" in text.strip() or text.lstrip()[:1] in ("{", "["):
         return text
     if "\r" in text.strip():
         return text.replace("\r", "\n")
     quoted = _QUOTED.match(text)
     if quoted:
-        text = quoted.group(2)
-        try:
-            return str(json.loads(f'"{text}"'))
-        except ValueError:
-            text = text.replace("\\'", "'")
-    return text.replace("\\n", "\n").replace("\\t", "\t")
+        return unescaped(quoted.group(2))
+    spelled = unpacked(text)
+    return spelled if "\n" in spelled.strip() else text.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def _filter(parser: Parser) -> t.Callable[[object], dict[str, t.Any]]:

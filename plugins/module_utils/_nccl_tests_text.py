@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import unpacked
 from ansible_collections.gpufabric.cluster.plugins.module_utils._launcher_text import LABEL, lines_of
 from ansible_collections.gpufabric.cluster.plugins.module_utils._nccl_tests_table import (
     Half,
@@ -581,6 +582,6 @@ class _TextReader:
 def read_text(text: str) -> Output:
     """Read nccl-tests' stdout, alone or amid a launcher's, NCCL's and a shell's lines; no text raises."""
     reader = _TextReader()
-    for line in lines_of(text):
+    for line in lines_of(unpacked(text)):
         reader.line(line)
     return reader.finish(text)

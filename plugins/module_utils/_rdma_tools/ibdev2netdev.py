@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import unpacked
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import SHELL, Leftovers, streams
 
 _ARROW = re.compile(r"<?={1,8}>")
@@ -83,7 +84,7 @@ def parse_ibdev2netdev(text: str) -> dict[str, t.Any]:
     """
     left = Leftovers()
     entries: list[dict[str, t.Any]] = []
-    for host, lines in streams(text, _ANCHOR):
+    for host, lines in streams(unpacked(text), _ANCHOR):
         for line in _unwrapped(lines):
             entry = _entry(line)
             if entry is None:

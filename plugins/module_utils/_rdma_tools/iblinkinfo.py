@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import unpacked
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.subnet import (
     hosts_and_switches,
     kind_of,
@@ -18,7 +19,9 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.subn
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import SHELL, Leftovers, streams
 
 # Before 2011 there was no colon behind "Switch".
-_HEADER = re.compile(r"(CA|Switch|Router|\?\?)(?::|(?= 0x[0-9a-fA-F]{16} )) (?:(0x[0-9a-fA-F]{16}) )?(.{0,256}?):\s*$")
+_HEADER = re.compile(
+    r"(?:.{0,256}[>:=(,|'\"\[]\s{0,2})?(CA|Switch|Router|\?\?)(?::|(?= 0x[0-9a-fA-F]{16} )) (?:(0x[0-9a-fA-F]{16}) )?(.{0,256}?):\s*$"
+)
 _COUNTED = re.compile(
     r"(?:Errors for|Data Counters for) (0x[0-9a-fA-F]{16}) \"([^\"]{0,256})\""
 )  # of ibqueryerrors, over its links
@@ -30,9 +33,8 @@ _GLUED_WIDTH = re.compile(r"(\s{0,8}[0-9]{1,3}[xX])(?=[0-9])")
 _GUID = r"(?:(0x[0-9a-fA-F]{16})\s{1,8})?"
 _PORT = r"([0-9]{1,6})\s{1,8}([0-9]{1,4})\[[ 0-9]{0,8}\]"  # LID, port, and in brackets the port's number on the chassis
 _NEAR = re.compile(r"(?<![\w.:-])" + _GUID + r"(?:\"\s{0,64}([^\"]{0,128})\"\s{1,8})?" + _PORT + r"\s{0,4}$")
-_BEGUN = re.compile(
-    r"(?:[<>] )?(?:0x[0-9a-fA-F]{16}\s{1,8}(?:\"|[0-9]{1,6}\b)|[0-9]{1,6}\s{1,8}[0-9]{1,4}\[)(?!.*\s\"[^\"]{0,256}\" \()"
-)
+_BEGUN = re.compile(r"(?:[<>] )?(?:0x[0-9a-fA-F]{16}\s{1,8}(?:\"|[0-9]{1,6}\b)|[0-9]{1,6}\s{1,8}[0-9]{1,4}\[)")
+_NAMED = re.compile(r"\s\"[^\"]{0,256}\" \(")
 _FAR = re.compile(r"\s{0,16}" + _GUID + _PORT + r"\s{1,8}\"([^\"]{0,256})\"(?:\s{0,4}\((.{0,256}))?")
 
 
@@ -72,7 +74,7 @@ def _link(line: str, header: tuple[str, str, str]) -> dict[str, t.Any] | None:
 
 def _begun(line: str) -> bool:
     """Whether a line begins a link, whole or not; a far end begins as a near one does, but no state follows it."""
-    return _BEGUN.match(line) is not None
+    return _BEGUN.match(line) is not None and ("==(" in line or _NAMED.search(line) is None)
 
 
 def _whole(line: str) -> bool:
@@ -83,7 +85,8 @@ def _whole(line: str) -> bool:
     _unused, closed, after = rest.partition(")==>")
     if not closed or "==(" in after or _NEAR.search(before.strip()) is None:
         return False
-    return _FAR.match(after) is not None or '""' in after or "not available" in after
+    far = _FAR.match(after)
+    return (")" in (far.group(5) or "")) if far else '""' in after or "not available" in after
 
 
 def _type_peers(links: t.Sequence[dict[str, t.Any]], nodes: t.Sequence[t.Mapping[str, t.Any]]) -> None:
@@ -115,7 +118,7 @@ def parse_iblinkinfo(text: str) -> dict[str, t.Any]:
     left = Leftovers()
     nodes: list[dict[str, t.Any]] = []
     links: list[dict[str, t.Any]] = []
-    for _host, lines in streams(with_sides(text), _ANCHOR):
+    for _host, lines in streams(with_sides(unpacked(text)), _ANCHOR):
         header = ("", "", "")
         for marked in unwrapped(lines, _begun, _whole):
             line, side = side_of(marked)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import unpacked
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.subnet import (
     hosts_and_switches,
     rate_gbps,
@@ -64,6 +65,7 @@ _LISTED = re.compile(
     r"(?P<kind>Switch|Ca|Rt|Router|\?\?\?)\s{0,16}:\s{1,16}(?P<guid>0x[0-9a-fA-F]{16}) ports (?P<ports>[0-9]{1,4})"
     r"(?: devid \S{1,18} vendid \S{1,18})? \"(?P<name>[^\"]{0,256})\"(?P<rest>.*)$"
 )
+_SPEED = re.compile(r"(?:[A-Z]DR|FDR10|\?\?\?)$")
 _LID = re.compile(r"\blid ([0-9]{1,6})\b")
 _ANCHOR = re.compile(
     r"(?:vendid|devid|sysimgguid|(?:switch|ca|rt)guid)=0x|(?:Switch|Ca|Rt)\s{1,16}[0-9]{1,4}\s{1,16}\"|\[[0-9]{1,4}\](?:[\[(]|\s{1,64}\")"
@@ -88,7 +90,9 @@ def _whole(line: str) -> bool:
     """Whether a line is whole: the line of a switch ends with its LID, one of `-p` with a name."""
     cable = _CABLE.match(line)
     if cable:
-        return cable.group(11) is not None  # an old version's line has no speed: it is given back alone
+        return (
+            _SPEED.match(cable.group(11) or "") is not None
+        )  # an old version's line has no speed: it is given back alone
     if _LISTED.match(line) or _KNOWN.match(line):
         return True
     node, port = _NODE.match(line), _PORT.match(line)
@@ -182,7 +186,7 @@ def parse_ibnetdiscover(text: str) -> dict[str, t.Any]:
     left = Leftovers()
     nodes: list[dict[str, t.Any]] = []
     links: list[dict[str, t.Any]] = []
-    for _host, lines in streams(with_sides(text), _ANCHOR):
+    for _host, lines in streams(with_sides(unpacked(text)), _ANCHOR):
         open_node: dict[str, t.Any] = {"type": "", "guid": "", "name": "", "lid": None}
         for marked in unwrapped(lines, lambda line: _BEGUN.match(line) is not None, _whole):
             line, side = side_of(marked)

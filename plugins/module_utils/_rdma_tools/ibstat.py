@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import unpacked
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import (
     SHELL,
     Leftovers,
@@ -26,6 +27,9 @@ _HEADER = re.compile(
     + r"""[ \t]{0,4}:?[ \t]{0,4}
     (?:'([^']{1,128})' | "([^"]{1,128})" | `([^`']{1,128})['`] | (?=[^0-9\s]{1,64}[0-9]) ([\w.-]{1,128})$)""",
     re.VERBOSE,
+)
+_BEHIND = re.compile(  # the first line of an answer, right behind what says that it is one
+    r".{0,256}[>:=(,|'\"\[]\s{0,2}(?=" + _KINDS + r"""[ \t]:?[ \t]{0,4}'[^']{1,128}'$)"""
 )
 _ANCHOR = re.compile(
     _KINDS + r"[ \t]{0,4}:?[ \t]{0,4}['\"`]|ib(?:panic|warn): |" + SHELL + r"ibstat: "
@@ -76,7 +80,8 @@ def _known(line: str) -> bool:
 
 
 def _header(line: str) -> str | None:
-    match = _HEADER.match(line)
+    behind = None if line.startswith(("ib", "lib")) else _BEHIND.match(line)
+    match = _HEADER.match(line, behind.end() if behind else 0)
     return next(name for name in match.groups() if name) if match else None
 
 
@@ -194,7 +199,7 @@ def parse_ibstat(text: str) -> dict[str, t.Any]:
     """
     left = Leftovers()
     answer: dict[str, list[t.Any]] = {"cas": [], "ca_names": [], "port_guids": [], "unreadable_ca": []}
-    for host, lines in streams(text, _ANCHOR):
+    for host, lines in streams(unpacked(text), _ANCHOR):
         reader = _Reader(host, left)
         for line in seamed(settle(lines, _known), _SEAM):
             reader.read(bare(line))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import unpacked
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import (
     SHELL,
     Leftovers,
@@ -18,7 +19,9 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
     streams,
 )
 
-_HEADER = re.compile(r"Infiniband device ['\"`]?([^'\"`\s]{1,128})['\"`]? port ([0-9]{1,6})", re.IGNORECASE)
+_HEADER = re.compile(
+    r"(?:.{0,256}\W)?Infiniband device ['\"`]?([^'\"`\s]{1,128})['\"`]? port ([0-9]{1,6})", re.IGNORECASE
+)
 _ANCHOR = re.compile(r"Infiniband device |Fatal error: |" + SHELL + r"ibstatus: ", re.IGNORECASE)
 _CODED = re.compile(r"(-?[0-9]{1,4}):\s?(.*)$")  # the kernel's `4: ACTIVE`
 _RATE = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,3})?")
@@ -67,7 +70,7 @@ def parse_ibstatus(text: str) -> dict[str, t.Any]:
     """
     left = Leftovers()
     ports: list[dict[str, t.Any]] = []
-    for host, lines in streams(text, _ANCHOR):
+    for host, lines in streams(unpacked(text), _ANCHOR):
         port: dict[str, t.Any] | None = None
         for line in map(bare, seamed(settle(lines, _known), _SEAM)):
             header = _HEADER.match(line)

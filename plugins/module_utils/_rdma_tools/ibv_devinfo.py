@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import unpacked
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import (
     SHELL,
     Leftovers,
@@ -19,7 +20,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
     streams,
 )
 
-_HEADER = re.compile(r"hca_id:\s*(\S{1,128})$")
+_HEADER = re.compile(r"(?:.{0,256}\W)?hca_id:\s*(\S{1,128})$")
 _ANCHOR = re.compile(r"hca_id:|libibverbs: |[0-9]{1,4} HCAs? found:|No IB devices found|" + SHELL + r"ibv_devinfo: ")
 _PORT = re.compile(r"port:\s*([0-9]{1,6})$")
 _GID = re.compile(  # digits may be blackened: fe80::xxxx:xxff:fexx:xxxx
@@ -180,7 +181,7 @@ def parse_ibv_devinfo(text: str) -> dict[str, t.Any]:
     left = Leftovers()
     hcas: list[dict[str, t.Any]] = []
     without_driver: list[str] = []
-    for host, lines in streams(text, _ANCHOR):
+    for host, lines in streams(unpacked(text), _ANCHOR):
         reader = _Reader(host, left)
         for line in seamed(settle(lines, _known), _SEAM):
             reader.read(bare(line))

@@ -8,6 +8,7 @@ import json
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import unpacked
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import Leftovers, clean, key_value
 
 _KEYVALUE = re.compile(
@@ -104,7 +105,7 @@ def _of_lines(text: str, left: Leftovers) -> list[dict[str, t.Any]]:
     neighbours: dict[tuple[str, int], dict[str, t.Any]] = {}
     blocks = 0
     open_block: dict[str, t.Any] | None = None
-    for line in map(str.strip, clean(text).split("\n")):
+    for line in map(str.strip, clean(unpacked(text)).split("\n")):
         keyvalue, interface = _KEYVALUE.match(line), _INTERFACE.match(line)
         if keyvalue:
             name, group, label, value = keyvalue.groups()

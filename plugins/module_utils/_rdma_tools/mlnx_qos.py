@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import unpacked
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import (
     SHELL,
     Leftovers,
@@ -152,7 +153,7 @@ def parse_mlnx_qos(text: str) -> dict[str, t.Any]:
     """
     left = Leftovers()
     answers: list[dict[str, t.Any]] = []
-    text = clean(text)
+    text = clean(unpacked(text))
     for host, lines in streams(_SEAM.sub("\n", text) if _JOINED.search(text) else text, _ANCHOR):
         reader = _Reader(host, left)
         for line in map(bare, lines):

@@ -8,6 +8,7 @@ import json
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import unpacked
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import Leftovers, clean
 
 _UNDERLINE = re.compile(r"-{3,}\s*$")
@@ -70,7 +71,7 @@ def _range(text: str) -> list[float] | None:
 def _sections_of_text(text: str, left: Leftovers) -> dict[str, dict[str, str]]:
     sections: dict[str, dict[str, str]] = {}
     title = ""
-    lines = [line.strip() for line in clean(text).split("\n")]
+    lines = [line.strip() for line in clean(unpacked(text)).split("\n")]
     for number, line in enumerate(lines):
         framed = _TITLE.match(line)
         key, colon, value = line.partition(" :")

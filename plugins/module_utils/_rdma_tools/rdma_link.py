@@ -8,6 +8,7 @@ import json
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import unpacked
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import (
     SHELL,
     Leftovers,
@@ -109,7 +110,7 @@ def parse_rdma_link(text: str) -> dict[str, t.Any]:
     """
     left = Leftovers()
     links: list[dict[str, t.Any]] = []
-    for host, lines in streams(text, _ANCHOR):
+    for host, lines in streams(text if '"ifname"' in text else unpacked(text), _ANCHOR):
         whole = "\n".join(lines)
         found = _read_json(whole, left) if '"ifname"' in whole else _read(lines, left)
         links += [{**link, "host": host} for link in found] if host else found

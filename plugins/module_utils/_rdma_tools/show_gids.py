@@ -8,6 +8,7 @@ import ipaddress
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import unpacked
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import SHELL, Leftovers, streams
 
 _GID = re.compile(r"(?=[^:]{0,4}:[^:]{0,4}:)[0-9a-fA-FxX*:.]{2,64}$")  # x and *: digits that somebody blackened
@@ -84,7 +85,7 @@ def parse_show_gids(text: str) -> dict[str, t.Any]:
     left = Leftovers()
     gids: list[dict[str, t.Any]] = []
     counted: int | None = None
-    for host, lines in streams(text, _ANCHOR):
+    for host, lines in streams(unpacked(text), _ANCHOR):
         for line in lines:
             row = _row(line.replace("|", " ").split())
             found = _FOUND.search(line)

@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import terminal_width
+
 _LANE_GBPS: dict[str, float] = {  # nominal Gbit/s of a lane, by its name
     "SDR": 2.5,
     "DDR": 5,
@@ -69,32 +71,47 @@ def side_of(line: str) -> tuple[str, dict[str, str]]:
     return (line[:-1], {"side": side}) if side else (line, {})
 
 
+def _joined(pieces: t.Iterable[str], width: int) -> str:
+    """One line of the pieces of it: as they are behind one that fills the terminal, else with a blank between them."""
+    text = ""
+    fills = False
+    for piece in pieces:
+        part = piece.rstrip().removesuffix("\\").rstrip()  # a document marks what it broke
+        text += part if fills else " " + part.lstrip()
+        fills = bool(width) and len(piece) == width
+        if fills:
+            text += piece[len(piece.rstrip()) :]
+    return text.strip().replace("== (", "==(")
+
+
 def unwrapped(
-    lines: t.Iterable[str], begun: t.Callable[[str], bool], whole: t.Callable[[str], bool]
+    lines: t.Sequence[str], begun: t.Callable[[str], bool], whole: t.Callable[[str], bool]
 ) -> t.Iterator[str]:
-    """Join lines that a mail broke: one that `begun` knows, and what follows it until `whole` knows them all together.
+    """Join lines that a mail or a terminal broke: one that `begun` knows, and what follows it until `whole` knows them all together.
 
     Pieces that never become a whole line are given back one by one.
     """
+    width = terminal_width(lines)
     pieces: list[str] = []
-    for line in (line.strip().removesuffix("\\").rstrip() for line in lines):  # a document marks what it broke
+    for printed in lines:
+        line = _joined([printed], 0)
         alone = not line or whole(line)
         if pieces and not alone:
-            joined = " ".join([*pieces, line]).replace("== (", "==(")
+            joined = _joined([*pieces, printed], width)
             if whole(joined):
                 yield joined
                 pieces = []
                 continue
             if len(pieces) < _MOST_PIECES and not begun(line):
-                pieces.append(line)
+                pieces.append(printed)
                 continue
-        yield from pieces
+        yield from (_joined([piece], 0) for piece in pieces)
         pieces = []
         if not alone and begun(line):
-            pieces = [line]
+            pieces = [printed]
         else:
             yield line
-    yield from pieces
+    yield from (_joined([piece], 0) for piece in pieces)
 
 
 def kind_of(description: str) -> str:

@@ -10,11 +10,10 @@ the middle of a line of the output stream. Everything here is linear in the leng
 from __future__ import annotations
 
 import collections
-import html
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.module_utils._launcher_text import collected, without_escapes
+from ansible_collections.gpufabric.cluster.plugins.module_utils._launcher_text import without_escapes
 
 _TERMINAL = re.compile(
     r"(?:\x1b|\^\[)\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # colours and cursor movement; ^[ is how cat -v shows the escape
@@ -46,11 +45,6 @@ _FRAMED = re.compile(
     r"^[ \t]{0,8}\|[ \t]?([^|\n]{0,512}?)[ \t]{0,256}\|[ \t]{0,8}$", re.MULTILINE
 )  # a box drawn around a text
 _RIGHT_EDGE = re.compile(r"[ \t]{0,256}\|$", re.MULTILINE)
-_MARKUP = re.compile(
-    r"</?(?:br|pre|code|span|font|div|p|b|strong|em|li|td|tr|output|stdout|samp|kbd|blockquote)\b[^<>\n]{0,256}>",
-    re.IGNORECASE,
-)
-_ENTITY = re.compile(r"&(?:#[0-9]{1,5}|amp|apos|gt|lt|nbsp|quot);")
 _LITERAL = {
     "\\r\\n": "\n",
     "\\n": "\n",
@@ -163,8 +157,6 @@ class Stream(t.NamedTuple):
 
 def clean(text: str) -> str:
     """Take away what a terminal, a web form or a log collector added to each character: colours, CRLF, escapes, curly quotes."""
-    if '{"' in text and not _LIST_OF_LINES.search(text):
-        text = "\n".join(map(collected, text.split("\n")))
     if text.count("\\n") > text.count("\n"):  # one long string of a JSON document or a program
         text = _LITERAL_RE.sub(lambda found: _LITERAL[found.group()], text)
     elif not _LIST_OF_LINES.search(text):  # which Ansible prints beside the string that it was cut from
@@ -173,9 +165,6 @@ def clean(text: str) -> str:
         )
     if _LITERAL_TAB.search(text):
         text = text.replace("\\t", "\t")
-    text = _MARKUP.sub(lambda found: "\n" if found.group()[:3].lower() == "<br" else "", text)
-    if _ENTITY.search(text):
-        text = html.unescape(text)
     text = _TERMINAL.sub("", text.replace("\r\n", "\n"))
     text = _NBSP_READ_AS_LATIN_1.sub(" ", text)
     if " | (stdout)" in text:

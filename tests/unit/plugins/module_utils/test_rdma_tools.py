@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import json
 import pathlib
+import quopri
 import re
 import textwrap
 import time
@@ -177,6 +179,44 @@ WAYS: dict[str, t.Callable[[str], str]] = {
         "    answer = [" + ",\n              ".join(map(repr, text.splitlines())) + "]\n"
     ),
     "bat": lambda text: each_line(text, lambda n, line: f"\x1b[90m{n + 1:>4} | \x1b[0m{line}"),
+    "a table of CSV": lambda text: (
+        "when,node,said\n"
+        + each_line(text, lambda n, line: f'2026-11-02 10:00:{n % 60:02},gpu-7,"' + line.replace('"', '""') + '"')
+    ),
+    "one cell of CSV": lambda text: 'node,status,said\ngpu-7,0,"' + text.replace('"', '""') + '"\n',
+    "logfmt": lambda text: each_line(
+        text, lambda n, line: f'time="2026-11-02T10:00:{n % 60:02}Z" level=info said={json.dumps(line)} unit=check'
+    ),
+    "records under any name": lambda text: each_line(
+        text, lambda n, line: json.dumps({"at": f"2026-11-02T10:00:{n % 60:02}Z", "node": "gpu-7", "said": line})
+    ),
+    "records within records": lambda text: each_line(
+        text, lambda _, line: json.dumps({"_source": {"line_of": {"probe": line}, "host": {"name": "gpu-7"}}})
+    ),
+    "a document of JSON": lambda text: json.dumps({"gpu-7": {"status": 0, "said": text, "errors": ""}}, indent=2),
+    "a notebook": lambda text: json.dumps(
+        {"cells": [{"outputs": [{"name": "stdout", "text": [line + "\n" for line in text.splitlines()]}]}]}, indent=1
+    ),
+    "quoted-printable": lambda text: "X-Kind: mail=20\n" + quopri.encodestring(text.encode()).decode(),
+    "YAML's folded string": lambda text: yaml.safe_dump({"gpu-7": {"said": text, "status": 0}}, width=90),
+    "CDATA of XML": lambda text: f'<?xml version="1.0"?>\n<answer node="gpu-7"><![CDATA[{text}]]></answer>\n',
+    "text of XML": lambda text: f"<answer><asked>all</asked><said>{html.escape(text)}</said></answer>\n",
+    "a table of HTML": lambda text: (
+        "<table>\n"
+        + each_line(
+            text,
+            lambda n, line: f"<tr><td>{n + 1}</td><td>{html.escape(line).replace(' ', '&nbsp;')}</td></tr>",
+        )
+        + "</table>\n"
+    ),
+    "a table of Markdown": lambda text: (
+        "| line | text |\n|---|---|\n" + each_line(text, lambda n, line: f"| {n + 1} | `{line}` |")
+    ),
+    "strings of C": lambda text: (
+        "static const char said[] =\n" + each_line(text, lambda _, line: "\t" + json.dumps(line + "\n")) + "\t;\n"
+    ),
+    "a mapping of Python": lambda text: repr({"status": 0, "said": text}) + "\n",
+    "a debugger": lambda text: f"$1 = {json.dumps(text)}\n",
     "script(1)": lambda text: "Script started on 2026-11-02\n" + text + "\nScript done on 2026-11-02\n",
 }
 
@@ -695,6 +735,19 @@ def test_a_fabric_whose_lines_a_mail_broke(capture: str, width: int) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "capture", ["iblinkinfo_blocks", "iblinkinfo_lines", "ibnetdiscover_topology", "ibnetdiscover_ports"]
+)
+@pytest.mark.parametrize("width", [80, 100, 132])
+def test_a_fabric_whose_lines_a_terminal_broke(capture: str, width: int) -> None:
+    """Broken where the terminal ended, within words, and nothing lost."""
+    lines = CAPTURES[capture].expandtabs(8).splitlines()
+    broken = "".join(f"{line[at : at + width]}\n" for line in lines for at in range(0, max(1, len(line)), width))
+    found, whole = told(parse(capture, broken)), told(parse(capture, "\n".join(lines)))
+    keys = [key for key in ("nodes", "links", "dangling", "hosts", "switches") if key in whole]
+    assert {key: found[key] for key in keys} == {key: whole[key] for key in keys}
+
+
 @pytest.mark.parametrize("capture", ["ibstat_makers", "ibstatus_makers", "ibv_devinfo_short", "ibv_devinfo_verbose"])
 def test_line_ends_that_a_web_form_took_away(capture: str) -> None:
     """Only labels are left to part the lines; flags and labels of -v that no field is made of may go astray."""
@@ -1032,6 +1085,21 @@ HOSTILE = [
     "sh: " * 50_000,
     "x=['" * 50_000,
     "x = ['a',\n" * 30_000,
+    '"a","' * 50_000,
+    '"",' * 60_000,
+    '\t"' * 90_000,
+    'a="b" ' * 40_000,
+    'a="b\\n' * 40_000,
+    '{"a":' * 40_000,
+    '{"a":"' * 40_000,
+    "=\n" * 90_000 + "=3D",
+    "<![CDATA[" * 30_000,
+    "<a>" * 60_000,
+    "|a|b|\n" * 30_000,
+    ": 'a\n\n" * 40_000,
+    ': "a\\\n' * 40_000,
+    ("x" * 90 + "\n") * 3_000,
+    "'\\n" * 60_000,
 ]
 
 
