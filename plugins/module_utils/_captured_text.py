@@ -40,6 +40,12 @@ _QUOTED = re.compile(r"(?<=[:-] )'((?:[^']|'')*)'(?=\s|$)")
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 _BREAKS = re.compile(r"[ \t]*\n(?:[ \t]*\n)*[ \t]*")
 _SOFT_BREAK = re.compile(r"=3D|^.{70,75}=$|[^=]=(?:09|20)$", re.MULTILINE)
+_ANSIBLE_LOG = re.compile(
+    r"^[0-9-]{10} [0-9:]{8},[0-9]{3} p=[0-9]{1,10} u=\S{1,64} n=\S{1,64}(?: [A-Z]{1,16})? ?\| ?", re.MULTILINE
+)
+_JOURNAL_FIELD = re.compile(r"^[ \t]{0,8}MESSAGE=(.*)$", re.MULTILINE)
+_CONTROL = re.compile("[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f]")
+_OCTAL = re.compile(r"#(0[0-3][0-7])")
 _HTML = re.compile(
     r"</?(?:br|pre|code|span|font|div|p|b|strong|em|li|td|tr|samp|kbd|blockquote)\b[^<>\n]{0,256}>", re.IGNORECASE
 )
@@ -48,6 +54,9 @@ _ENTITY = re.compile(r"&(?:#x?[0-9a-fA-F]{1,6}|amp|apos|gt|lt|nbsp|quot);")
 _XML = re.compile(r"\s*<(?:\?xml|[A-Za-z][\w.-]{0,64}(?:\s[^<>\n]{0,256})?>\s*<?)")
 _TAG = re.compile(r"</?(?!(?:b|i|u|em|strong|span|font|a|code|br|pre|p|div|t[dhr])\b)[A-Za-z?][^<>\n]{0,256}>")
 _LITERAL = re.compile(r"(?<![\w\\])(?:[rbuf]{1,2})?(?:\"((?:[^\"\\\n]|\\.)*)\"|'((?:[^'\\\n]|\\.)*)')")
+_RAW_STRING = re.compile(
+    r"(?<=[=(,:] )'((?:[^'\\]|\\.)*\\'(?:[^'\\]|\\.)*)'", re.DOTALL
+)  # of several lines, as Perl has it
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})|(.))")
 _SHORT = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "a": "", "e": "\x1b", "0": ""}
 _LINES_BESIDE = re.compile(r"_lines['\"]?[ \t]{0,4}:[ \t]{0,4}\[[ \t]{0,4}$", re.MULTILINE)
@@ -93,6 +102,29 @@ def unescaped(string: str) -> str:
         return chr(int(wide or narrow or octal, 8 if octal else 16))
 
     return _ESCAPE.sub(character, string) if "\\" in string else string
+
+
+def _from_control_characters(text: str) -> str:
+    """Without control characters that only move a terminal's cursor; with those that `cat -A` or a syslog daemon spelled out."""
+    text = _CONTROL.sub("", text)
+    if text.count("#012") > 1 or "\n" not in text.strip():
+        text = _OCTAL.sub(lambda code: chr(int(code.group(1), 8)), text)
+    if "^I" in text or "^M" in text or "$\n" in text:
+        lines = text.count("\n")
+        if text.count("$\n") > _MOST * lines:
+            text = text.replace("$\n", "\n")
+        if text.count("^M\n") > _MOST * lines:
+            text = text.replace("^M\n", "\n")
+        text = text.replace("^I", "\t") if text.count("^I") > 1 else text
+    return text
+
+
+def _from_log(text: str) -> str:
+    """The messages of Ansible's own log, and of the journal where it shows every field of an entry."""
+    if " p=" in text:
+        text = _ANSIBLE_LOG.sub("", text)
+    messages = _JOURNAL_FIELD.findall(text) if "MESSAGE=" in text else []
+    return "\n".join(messages) if len(messages) > 1 else text
 
 
 def _from_mail(text: str) -> str:
@@ -213,37 +245,46 @@ def _record(line: str) -> dict[str, str] | None:
 
 
 def _from_records(text: str) -> str:
-    """The field that holds the printed lines, of records of a logger or log store, one a line."""
+    """The field that holds the printed lines, of records of a logger or log store, one a line; the whole answer of one line's document."""
     if '{"' not in text and '="' not in text:
         return text
     lines = text.split("\n")
     records = [_record(line) for line in lines]
-    if sum(record is not None for record in records) < max(2, _MOST * sum(bool(line.strip()) for line in lines)):
-        return text
-    field = _telling(records)
-    if field is None:
-        return text
-    return "\n".join(
-        line if record is None else record.get(field, "").rstrip("\r\n")
-        for record, line in zip(records, map(collected, lines))
-    )
+    if sum(record is not None for record in records) >= max(2, _MOST * sum(bool(line.strip()) for line in lines)):
+        field = _telling(records)
+        if field is not None and not any("\n" in record.get(field, "").strip() for record in filter(None, records)):
+            return "\n".join(
+                line if record is None else record.get(field, "").rstrip("\r\n")
+                for record, line in zip(records, map(collected, lines))
+            )
+    return "\n".join(line if record is None else _answers(line, record) for record, line in zip(records, lines))
+
+
+def _answers(line: str, record: t.Mapping[str, str]) -> str:
+    """What stands before a line's document, and the strings of several lines in it; the line itself where there is none."""
+    found = _of_several_lines(record.values())
+    return "\n".join([line[: line.find("{")].rstrip(), *found]) if found else line
+
+
+def _of_several_lines(strings: t.Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(string.strip("\n") for string in strings if "\n" in string.strip()))
 
 
 def _from_document(text: str) -> str:
-    """The strings of several lines within a JSON document; of a string and the list of its lines only one."""
+    """The strings of several lines within a JSON document, of a string and the list of its lines only one; or its list of records."""
     if text.lstrip()[:1] not in ("{", "["):
         return text
     document = _document(text)
-    if isinstance(document, list) and all(isinstance(each, str) for each in document):
-        return "\n".join(each.rstrip("\n") for each in document)
-    found = dict.fromkeys(string.strip("\n") for _path, string in _strings(document) if "\n" in string.strip())
-    return "\n".join(found) if found else text
+    found = _of_several_lines(string for _path, string in _strings(document))
+    if found:
+        return "\n".join(found)
+    records = [dict(_strings(each)) for each in document] if isinstance(document, list) else []
+    field = _telling(records)
+    return text if field is None else "\n".join(record.get(field, "").rstrip("\r\n") for record in records)
 
 
 def _from_strings(text: str) -> str:
-    """Strings that spell line ends, in a program's source or in what a program shows of its data."""
-    if "\\n" not in text or _LINES_BESIDE.search(text):
-        return text
+    """Strings that spell line ends, in a program's source or in what a program shows of its data; and quotes that one escapes."""
 
     def string(found: re.Match[str]) -> str:
         double, single = found.groups()
@@ -253,10 +294,16 @@ def _from_strings(text: str) -> str:
         said = unescaped(body)
         return f"\n{said}" if said.endswith("\n") else f"\n{said}\n"
 
-    return _LITERAL.sub(string, text)
+    if "\\n" in text and not _LINES_BESIDE.search(text):
+        text = _LITERAL.sub(string, text)
+    if "\\'" in text:
+        text = _RAW_STRING.sub(lambda found: "\n" + found.group(1).replace("\\'", "'") + "\n", text)
+    return text
 
 
 _UNPACKERS = (
+    _from_control_characters,
+    _from_log,
     _from_mail,
     _from_xml,
     _from_html,

@@ -19,9 +19,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.subn
 from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text import SHELL, Leftovers, streams
 
 # Before 2011 there was no colon behind "Switch".
-_HEADER = re.compile(
-    r"(?:.{0,256}[>:=(,|'\"\[]\s{0,2})?(CA|Switch|Router|\?\?)(?::|(?= 0x[0-9a-fA-F]{16} )) (?:(0x[0-9a-fA-F]{16}) )?(.{0,256}?):\s*$"
-)
+_HEADER = re.compile(r"(CA|Switch|Router|\?\?)(?::|(?= 0x[0-9a-fA-F]{16} )) (?:(0x[0-9a-fA-F]{16}) )?(.{0,256}?):\s*$")
 _COUNTED = re.compile(
     r"(?:Errors for|Data Counters for) (0x[0-9a-fA-F]{16}) \"([^\"]{0,256})\""
 )  # of ibqueryerrors, over its links

@@ -28,9 +28,6 @@ _HEADER = re.compile(
     (?:'([^']{1,128})' | "([^"]{1,128})" | `([^`']{1,128})['`] | (?=[^0-9\s]{1,64}[0-9]) ([\w.-]{1,128})$)""",
     re.VERBOSE,
 )
-_BEHIND = re.compile(  # the first line of an answer, right behind what says that it is one
-    r".{0,256}[>:=(,|'\"\[]\s{0,2}(?=" + _KINDS + r"""[ \t]:?[ \t]{0,4}'[^']{1,128}'$)"""
-)
 _ANCHOR = re.compile(
     _KINDS + r"[ \t]{0,4}:?[ \t]{0,4}['\"`]|ib(?:panic|warn): |" + SHELL + r"ibstat: "
     r"|(?<![\w.-])(?:mlx[45]|mthca|ib|roce|rdma|bnxt_re|irdma|i40iw|efa|hns|rxe|siw|hfi1|qedr|cxgb4|ionic|mana|erdma)\w{0,64}[0-9]\s*$"
@@ -80,8 +77,7 @@ def _known(line: str) -> bool:
 
 
 def _header(line: str) -> str | None:
-    behind = None if line.startswith(("ib", "lib")) else _BEHIND.match(line)
-    match = _HEADER.match(line, behind.end() if behind else 0)
+    match = _HEADER.match(line)
     return next(name for name in match.groups() if name) if match else None
 
 

@@ -19,9 +19,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
     streams,
 )
 
-_HEADER = re.compile(
-    r"(?:.{0,256}\W)?Infiniband device ['\"`]?([^'\"`\s]{1,128})['\"`]? port ([0-9]{1,6})", re.IGNORECASE
-)
+_HEADER = re.compile(r"Infiniband device ['\"`]?([^'\"`\s]{1,128})['\"`]? port ([0-9]{1,6})", re.IGNORECASE)
 _ANCHOR = re.compile(r"Infiniband device |Fatal error: |" + SHELL + r"ibstatus: ", re.IGNORECASE)
 _CODED = re.compile(r"(-?[0-9]{1,4}):\s?(.*)$")  # the kernel's `4: ACTIVE`
 _RATE = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,3})?")

@@ -20,7 +20,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._rdma_tools.text
     streams,
 )
 
-_HEADER = re.compile(r"(?:.{0,256}\W)?hca_id:\s*(\S{1,128})$")
+_HEADER = re.compile(r"hca_id:\s*(\S{1,128})$")
 _ANCHOR = re.compile(r"hca_id:|libibverbs: |[0-9]{1,4} HCAs? found:|No IB devices found|" + SHELL + r"ibv_devinfo: ")
 _PORT = re.compile(r"port:\s*([0-9]{1,6})$")
 _GID = re.compile(  # digits may be blackened: fe80::xxxx:xxff:fexx:xxxx

@@ -32,8 +32,9 @@ _MOST_PIECES = 6
 # What firmware says of a chip that nobody gave a name, and the words that name givers use.
 _SWITCH_CHIP = re.compile(
     r"M[FT][0-9];|Quantum|Switch-?(?:X|IB)|SwitchX|Infini[Ss]cale|IS[R5][0-9]|SFS-|Voltaire (?:[0-9]|s[LF]B|ISR|Grid|Line)"
-    r"|QLogic 1[0-9]{4}|Obsidian|(?i:\bswitch\b|(?:^|[^a-z])(?:leaf|spine|ibsw|core)(?![a-z]))"
+    r"|QLogic 1[0-9]{4}|S(?:un|UN) (?:DCS|Datacenter)|Obsidian|(?i:\bswitch\b|(?:^|[^a-z])(?:leaf|spine|ibsw|core)(?![a-z]))"
 )
+_ROUTER_CHIP = "Technologies Router"
 _ADAPTER_CHIP = re.compile(r"HCA|ConnectX|InfiniHost|mlx[45]_|hfi1_|qib[0-9]|mthca|ibp[0-9]|Aggregation Node")
 _CHIP_ALONE = re.compile(r"\s{0,8}(?:HCA-[0-9]|MT[0-9]{5} (?:ConnectX|InfiniHost))")  # a host that never said its name
 _SWITCH = re.compile(r"M[FT][0-9];([^:;]{1,128}):")  # managed switches: MF0;name:model/unit
@@ -115,7 +116,9 @@ def unwrapped(
 
 
 def kind_of(description: str) -> str:
-    """Switch or CA by a node's description, empty where that says nothing."""
+    """Switch, Router or CA by a node's description, empty where that says nothing."""
+    if _ROUTER_CHIP in description:
+        return "Router"
     if _ADAPTER_CHIP.search(description):
         return "CA"
     return "Switch" if _SWITCH_CHIP.search(description) else ""

@@ -106,6 +106,7 @@ _LONGEST_PREFIX = 200
 _MOST_LINES = 0.6
 _PIECES = re.compile(r"[0-9]+|\s+|[^0-9\s]+")
 _LOOKED_AT = 20
+_INTRODUCES = frozenset(":=>(,|")  # the last character before a tool's first line
 _LEAST_PODS = 2  # two words before a line are a label where they come again and again
 _NO_HOST = frozenset(
     {"hca_id:", "port:", "device:", "dev:", "netdev:", "ibdev:"}
@@ -327,7 +328,7 @@ def streams(text: str, anchor: re.Pattern[str]) -> list[Stream]:
     `anchor` finds where a line of the tool begins; what stands before it on such lines is a label, which is then taken
     off every line that carries it. Streams come in the order of their first line, and so do the lines of each.
     """
-    lines = clean(text).split("\n")
+    lines = _first_line_alone(clean(text).split("\n"), anchor)
     known = _known_labels(lines, anchor)
     prefix = None if known.depth else _common_prefix(lines, anchor)
     parted: dict[str, list[str]] = {}
@@ -346,6 +347,19 @@ def streams(text: str, anchor: re.Pattern[str]) -> list[Stream]:
             continue
         parted.setdefault(label or section, []).append(line)
     return [Stream(host, found) for host, found in parted.items()]
+
+
+def _first_line_alone(lines: list[str], anchor: re.Pattern[str]) -> list[str]:
+    """The lines; the tool's first one parted from what stands before it and before no other, as in `output: CA 'mlx5_0'`."""
+    found = [(at, match.start()) for at, match in enumerate(map(anchor.search, lines)) if match]
+    first, begins = found[0] if found else (0, 0)
+    before = lines[first][:begins]
+    if before.rstrip()[-1:] not in _INTRODUCES or any(lines[at][:start].strip() for at, start in found[1:]):
+        return lines
+    alike = re.compile("".join(map(_shape_of, _PIECES.findall(before))))
+    if len(lines) < first + 3 or sum(alike.match(line) is not None for line in lines) > 1:
+        return lines
+    return [*lines[:first], before, lines[first][begins:], *lines[first + 1 :]]
 
 
 def _unquoted(line: str, quote: str, anchor: re.Pattern[str]) -> tuple[str, str]:

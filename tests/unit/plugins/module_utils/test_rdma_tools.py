@@ -217,6 +217,28 @@ WAYS: dict[str, t.Callable[[str], str]] = {
         "static const char said[] =\n" + each_line(text, lambda _, line: "\t" + json.dumps(line + "\n")) + "\t;\n"
     ),
     "a mapping of Python": lambda text: repr({"status": 0, "said": text}) + "\n",
+    "Ansible's own log": lambda text: each_line(
+        text, lambda n, line: f"2026-11-02 10:00:01,{n % 1000:03} p=77 u=root n=ansible INFO| {line}"
+    ),
+    "one line of Ansible's JSON": lambda text: (
+        "gpu-7 | CHANGED => "
+        + json.dumps({"rc": 0, "stdout": text.strip("\n"), "stdout_lines": text.splitlines()})
+        + "\n"
+    ),
+    "a list of records": lambda text: json.dumps(
+        [{"at": f"2026-11-02T10:00:{n % 60:02}Z", "said": line} for n, line in enumerate(text.splitlines())], indent=2
+    ),
+    "cat -A": lambda text: each_line(text, lambda _, line: line.replace("\t", "^I") + "$"),
+    "carriage returns that cat -v shows": lambda text: each_line(text, lambda _, line: line + "^M"),
+    "one message of syslog": lambda text: (
+        "Nov  2 10:00:01 gpu-7 check[7]: " + text.strip("\n").replace("\n", "#012").replace("\t", "#011") + "\n"
+    ),
+    "a terminal's shifts": lambda text: each_line(text, lambda _, line: f"\x1b[1m{line}\x1b[m\x0f"),
+    "the journal's fields": lambda text: each_line(
+        text, lambda n, line: f"Mon 10:00 CET [i={n}]\n    PRIORITY=6\n    MESSAGE={line}"
+    ),
+    "a row of a database": lambda text: "  node: gpu-7\n  said: " + text + "1 row\n",
+    "Perl's dump": lambda text: "$VAR1 = '" + text.replace("'", "\\'") + "';\n",
     "a debugger": lambda text: f"$1 = {json.dumps(text)}\n",
     "script(1)": lambda text: "Script started on 2026-11-02\n" + text + "\nScript done on 2026-11-02\n",
 }
