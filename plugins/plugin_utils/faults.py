@@ -18,7 +18,7 @@ import pathlib
 import re
 import typing as t
 
-from ansible_collections.gpufabric.cluster.plugins.plugin_utils.fault_likeness import likeliest
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.fault_likeness import Likeness, likened
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.fault_words import (
     expanded,
     helped,
@@ -37,14 +37,15 @@ _IN_WARNING = 4
 _OF_A_HINT = 0.5
 _ONLY_A_HINT = "the component complains, in words that name no cause"
 # What made it go away says more of a cause than most lines.
-_CURED = 16
+_CURED = 50
 _WORTH_SAYING = 15
-# Where fewer causes than this are shown, those are named too that the text speaks of, and those that look like the ones shown.
+# Where fewer causes than this are shown, those are named too that the text speaks of, that look like the ones shown, and that the
+# text is likened to.
 _ENOUGH = 4
-# There the cause whose known reports were told in such words comes after this many that are shown and before all guesses, and more
-# such causes fill the places that stay empty.
-_BEFORE_LIKENESS = 2
-_PLACES = 3
+# What the cause whose known reports are most like the text gets on top, and others by their share of its likeness.
+_OF_LIKENESS = 50
+_MOST_LIKENED = 5
+_WORTH_A_REASON = 0.5  # of the best's likeness
 _GUESS = 10
 _OF_A_LOOK_ALIKE = 12
 _OF_A_WORD = 5
@@ -121,8 +122,8 @@ def explain_log(parsed: t.Mapping[str, t.Any], context: t.Mapping[str, t.Any] | 
     and beats the parsed one (``{"transport": "IB"}``). Each finding: {id, title, area, severity, score, shown_by, evidence (the line),
     host, because (what moved it), cause, tell_apart: [{from, by}], fix, prevent, sources, confidence}. shown_by: ``signature``,
     ``cure``, ``hint`` (a warning at most), or ``guess``: nothing in the text shows it, but the text speaks of it, it looks like what
-    is shown, or reports of it were told in such words (a notice at most; only where fewer than four causes are shown). Guesses come
-    after what is shown, the one that is told in such words before the others and before a third that is shown. It raises on no log.
+    is shown, or reports of it were told in such words (a notice at most; only where fewer than four causes are shown). Guesses and
+    hints come after signatures and cures; within both, reports that were told in such words raise a cause's score. It raises on no log.
     """
     context = context or {}
     text = _text(parsed, str(context.get("text") or ""))
@@ -131,20 +132,22 @@ def explain_log(parsed: t.Mapping[str, t.Any], context: t.Mapping[str, t.Any] | 
     first_line = str(first.get("text") or "")
     speech = spoken(text)
     cures = helped(speech)
-    findings = []
-    for rank, fault in enumerate(catalogue()):
+    shown = []
+    for fault in catalogue():
         weighed = _weigh(fault, text, cures, first_line, facts)
         if weighed is not None and weighed.score >= _WORTH_SAYING:
-            findings.append((-weighed.score, rank, _finding(fault, weighed, first, parsed)))
-    findings.sort(key=lambda each: each[:2])
-    shown = [finding for _score, _rank, finding in findings]
-    room = _ENOUGH - sum(finding["shown_by"] != "hint" for finding in shown)
-    if room > 0:
-        findings += _guesses(shown, speech, first, parsed)[:room]
-    listed = [finding for _score, _rank, finding in findings]
-    if room > 0 and (listed or names_a_symptom(speech)):
-        listed = _with_likeliest(listed, speech, first, parsed)
-    return listed[:_MOST_FINDINGS]
+            shown.append(_finding(fault, weighed, first, parsed))
+    shown.sort(key=lambda finding: -finding["score"])
+    room = max(0, _ENOUGH - sum(finding["shown_by"] != "hint" for finding in shown))
+    guessed = _guesses(shown, speech, first, parsed) if room else []
+    if shown or guessed or names_a_symptom(speech):
+        likeness = likened(speech)
+        if room:
+            guessed += _likeliest(likeness, [*shown, *guessed], first, parsed)
+        for finding in [*shown, *guessed]:
+            _raise_by(likeness.get(finding["id"]), finding)
+    guessed.sort(key=lambda finding: -finding["score"])
+    return sorted([*shown, *guessed[:room]], key=_place)[:_MOST_FINDINGS]
 
 
 def add_findings(parsed: dict[str, t.Any], text: str) -> dict[str, t.Any]:
@@ -195,7 +198,7 @@ def _weigh(fault: Fault, text: str, cures: str, first_line: str, facts: t.Mappin
 
 def _guesses(
     shown: t.Sequence[t.Mapping[str, t.Any]], speech: str, first: t.Mapping[str, t.Any], parsed: t.Mapping[str, t.Any]
-) -> list[tuple[int, int, dict[str, t.Any]]]:
+) -> list[dict[str, t.Any]]:
     """What few or no shown causes leave open: faults that are mistaken for the shown ones, and those that the text speaks of."""
     alike: dict[str, tuple[str, str]] = {}
     for finding in shown[:2]:
@@ -205,11 +208,11 @@ def _guesses(
     if not alike and not first and not names_a_symptom(speech):
         return []
     seen = {finding["id"] for finding in shown}
-    hidden = [(rank, fault) for rank, fault in enumerate(catalogue()) if fault.id not in seen]
-    spoken_of = [words_of(fault.topics, speech) for _rank, fault in hidden]
+    hidden = [fault for fault in catalogue() if fault.id not in seen]
+    spoken_of = [words_of(fault.topics, speech) for fault in hidden]
     shared_by = collections.Counter(itertools.chain.from_iterable(spoken_of))
     guesses = []
-    for (rank, fault), words in zip(hidden, spoken_of, strict=True):
+    for fault, words in zip(hidden, spoken_of, strict=True):
         score = _GUESS + (_OF_A_LOOK_ALIKE if fault.id in alike else 0)
         score += sum(_OF_A_WORD + _OF_A_RARE_WORD // shared_by[word] for word in words)
         if score < _WORTH_SAYING:
@@ -217,31 +220,34 @@ def _guesses(
         because, evidence = alike.get(fault.id, ("", ""))
         said = f"the text speaks of {', '.join(words)}" if words else ""
         weighed = _Weighed(score, "guess", evidence, [each for each in (because, said) if each])
-        guesses.append((-score, rank, _finding(fault, weighed, first, parsed)))
-    return sorted(guesses, key=lambda each: each[:2])
+        guesses.append(_finding(fault, weighed, first, parsed))
+    return guesses
 
 
-def _with_likeliest(
-    listed: t.Sequence[dict[str, t.Any]], speech: str, first: t.Mapping[str, t.Any], parsed: t.Mapping[str, t.Any]
+def _likeliest(
+    likeness: t.Mapping[str, Likeness],
+    named: t.Sequence[t.Mapping[str, t.Any]],
+    first: t.Mapping[str, t.Any],
+    parsed: t.Mapping[str, t.Any],
 ) -> list[dict[str, t.Any]]:
-    """The causes with the one that is told in such words after the first two that are shown, and with more where places are empty."""
-    before = sum(finding["shown_by"] != "guess" for finding in listed[:_BEFORE_LIKENESS])
-    head, rest = list(listed[:before]), list(listed[before:])
+    """The causes to which the text is likened most, of those that are not named yet; their likeness is all of their score."""
     by_id = {fault.id: fault for fault in catalogue()}
-    likened: list[dict[str, t.Any]] = []
-    for name, words in likeliest(speech):
-        if likened and len(head) + len(likened) + len(rest) >= _PLACES:
-            break
-        if any(finding["id"] == name for finding in head):
-            continue
-        said = f"reports of it speak of {', '.join(words)}"
-        known = next((finding for finding in rest if finding["id"] == name), None)
-        if known is None:
-            likened.append(_finding(by_id[name], _Weighed(_WORTH_SAYING, "guess", "", [said]), first, parsed))
-        elif not likened:
-            rest.remove(known)
-            likened.append({**known, "because": [*known["because"], said]})
-    return head + likened[:1] + rest + likened[1:]
+    seen = {finding["id"] for finding in named}
+    new = [name for name in likeness if name not in seen]
+    return [_finding(by_id[name], _Weighed(0, "guess", "", []), first, parsed) for name in new[:_MOST_LIKENED]]
+
+
+def _raise_by(likeness: Likeness | None, finding: dict[str, t.Any]) -> None:
+    if likeness is None:
+        return
+    finding["score"] += round(_OF_LIKENESS * likeness.share)
+    if likeness.share >= _WORTH_A_REASON or not (finding["because"] or finding["evidence"]):
+        finding["because"].append(f"reports of it speak of {', '.join(likeness.words)}")
+
+
+def _place(finding: t.Mapping[str, t.Any]) -> tuple[bool, int]:
+    """What a text shows stands before what it only hints at or is likened to."""
+    return finding["shown_by"] not in ("signature", "cure"), -finding["score"]
 
 
 def _holds(condition: t.Mapping[str, t.Any], text: str, facts: t.Mapping[str, t.Any]) -> bool:
