@@ -99,7 +99,7 @@ class BenchmarkRun:
         finally:
             others = [n for n in self._peers.nodes if n != self._job.here]
             # Where the controller is gone, the others have to take back what it would have: its lock among them.
-            answers = self._peers.ask("end", ANSWER_S, nodes=others, expired=not self._watch.seconds_left())
+            answers = self._peers.end(ANSWER_S, others, expired=not self._watch.seconds_left())
             self._released = [n for n, a in answers.items() if not a.get("released", {}).get("left", [""])]
             self._peers.close()
             self._write("done")

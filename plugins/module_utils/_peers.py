@@ -119,6 +119,13 @@ class Peers:
                 self._answers[number][self._here] = answer
         return number
 
+    def end(self, timeout_s: float, nodes: t.Collection[str], **arguments: t.Any) -> Answers:
+        """Ask *nodes* to end. Who answers is not lost, although its connection ends with that."""
+        before = dict(self.lost)
+        answers = self.ask("end", timeout_s, nodes, **arguments)
+        self.lost = {node: why for node, why in self.lost.items() if node in before or node not in answers}
+        return answers
+
     def collect(self, number: int) -> Answers:
         return self._answers.pop(number, {})
 
