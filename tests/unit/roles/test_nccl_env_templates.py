@@ -62,14 +62,14 @@ def test_a_value_that_is_set_stays() -> None:
     assert after == {**UNIFORM, "NCCL_DEBUG": "INFO", "NCCL_ALGO": ""}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(VALUES)
 def test_no_value_is_read_by_the_shell(value: str) -> None:
     assert environment_after(["sh"], render("nccl.sh.j2", [entry("NCCL_X", value)])) == {"NCCL_X": value}
 
 
 @pytest.mark.skipif(shutil.which("tcsh") is None, reason="tcsh is not installed")
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(VALUES)
 def test_csh(value: str) -> None:
     text = render("nccl.csh.j2", [entry("NCCL_X", value), *VARIABLES])
@@ -87,7 +87,7 @@ def test_nccl_conf_by_its_grammar(value: str) -> None:
     assert text.endswith("\n") and "\r" not in text
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(VALUES)
 def test_the_task_prolog_prints_what_slurm_reads(value: str) -> None:
     text = render("task_prolog.sh.j2", [entry("NCCL_X", value), *VARIABLES])

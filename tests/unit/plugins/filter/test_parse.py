@@ -125,7 +125,7 @@ def test_anything_else_gets_one_sentence(value: object) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PARSERS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=st.one_of(st.text(max_size=300), st.binary(max_size=300)))
 def test_no_text_raises(name: str, text: str | bytes) -> None:
     assert isinstance(FILTERS[name](text), dict)

@@ -422,14 +422,14 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PIECES | st.text(max_size=40), max_size=30).map("".join))
 def test_no_text_raises(text):
     json.dumps(parse_nccl_log(text))
     json.dumps(parse_nccl_log_stream(text.encode("utf-8", "replace")))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=400))
 def test_no_bytes_raise(raw):
     for head in (b"", b"\x1f\x8b\x08", b"BZh9", b"\xfd7zXZ\x00", b"\xff\xfe"):

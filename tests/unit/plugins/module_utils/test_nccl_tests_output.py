@@ -595,7 +595,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PIECES | st.text(max_size=30), max_size=30).map("".join))
 def test_no_text_raises_and_every_row_is_whole(text):
     answer = parse_nccl_tests(text)
@@ -610,7 +610,7 @@ NUMBER = st.floats(min_value=0, max_value=1e6, allow_nan=False).map(lambda value
 WRONG = st.none() | st.integers(min_value=0, max_value=999999)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 2**45), st.sampled_from(["float", "int8", "f8e5m2"]), NUMBER, NUMBER, NUMBER, WRONG, NUMBER, NUMBER, NUMBER, WRONG), min_size=1, max_size=8),
     st.sampled_from(["", "3: ", "node-7: ", "[1,0]<stdout>:"]),

@@ -1057,7 +1057,7 @@ PIECES = sorted(
         "\u00b2",
     }
 )
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("tool", TOOLS)

@@ -64,7 +64,7 @@ def test_one_bad_node_is_found_with_one_timeout_a_level(count: int) -> None:
 
 
 @given(st.integers(min_value=8, max_value=200), st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_several_bad_nodes_are_all_found_and_nobody_else(count: int, data: st.DataObject) -> None:
     bad = data.draw(st.sets(st.sampled_from(names(count)), max_size=count // 4))
     said, _steps = bisect(count, bad)
@@ -75,7 +75,7 @@ def test_several_bad_nodes_are_all_found_and_nobody_else(count: int, data: st.Da
 
 
 @given(st.integers(min_value=3, max_value=100), st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_bad_link_between_good_nodes_is_found_as_such(count: int, data: st.DataObject) -> None:
     link = tuple(sorted(data.draw(st.sets(st.sampled_from(names(count)), min_size=2, max_size=2))))
     said, _steps = bisect(count, links=[link])  # type: ignore[list-item]

@@ -84,7 +84,7 @@ def test_a_bad_node_and_a_bad_pair_between_others() -> None:
     assert verdict.pairs == (("n4", "n6", True),)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(4, 20), st.data())
 def test_no_healthy_node_is_accused(count: int, data: st.DataObject) -> None:
     """Fewer than half of the nodes bad with everyone: all of them are named, and nobody else."""

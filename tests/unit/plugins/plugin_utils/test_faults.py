@@ -301,7 +301,7 @@ def test_the_page_is_up_to_date():
     assert run.returncode == 0, run.stderr
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from([thread["text"] for thread in THREADS]) | st.text(max_size=200), max_size=6).map("\n".join)
 )

@@ -537,7 +537,7 @@ def test_results_without_observation_are_passed_over(tmp_path: pathlib.Path) -> 
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_no_attribute_text_of_a_port_raises(data: st.DataObject) -> None:
     """Whatever a kernel, a driver or an emulation puts into the attributes, it is read and judged."""
     with tempfile.TemporaryDirectory() as directory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import pairing
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.pairing import Node
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 counts = st.integers(min_value=2, max_value=60)
@@ -15,7 +15,6 @@ def names(count: int) -> list[str]:
 
 
 @given(counts)
-@settings(deadline=None)
 def test_the_circle_meets_every_pair_exactly_once(count: int) -> None:
     met = [
         pairing.ordered(*pair)
@@ -26,14 +25,12 @@ def test_the_circle_meets_every_pair_exactly_once(count: int) -> None:
 
 
 @given(counts, st.integers(min_value=0, max_value=200))
-@settings(deadline=None)
 def test_a_round_is_disjoint_and_leaves_out_one_at_most(count: int, number: int) -> None:
     seated = [name for pair in pairing.circle_round(names(count), number) for name in pair]
     assert len(seated) == len(set(seated)) == count - count % 2
 
 
 @given(st.integers(min_value=1, max_value=30).map(lambda k: 2 * k + 1))
-@settings(deadline=None)
 def test_with_an_odd_count_nobody_sits_out_twice_before_all_did(count: int) -> None:
     out = [
         (set(names(count)) - {name for pair in pairing.circle_round(names(count), number) for name in pair}).pop()

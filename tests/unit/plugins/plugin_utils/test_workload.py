@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import model_parameters as mp
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils import workload
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.workload_state import STRATEGIES, Strategy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_model_parameters import LLAMA_3_8B, SMALL
 
@@ -45,7 +45,6 @@ def test_ddp_never_mixes_dtypes_in_a_bucket() -> None:
 
 
 @given(st.lists(st.integers(min_value=1, max_value=10**7), min_size=1, max_size=40), st.floats(0.001, 50.0))
-@settings(deadline=None)
 def test_ddp_sends_every_gradient_once_whatever_the_buckets(counts: list[int], bucket_mb: float) -> None:
     made = [parameter(f"p{k}", count) for k, count in enumerate(counts)]
     sent = workload.messages_of(made, Strategy("ddp", ranks=4, bucket_mb=bucket_mb))
