@@ -24,10 +24,12 @@ _WORD = re.compile(r"[a-z_][a-z_0-9]{2,}")
 _STEM = 6
 _FEWEST_SHARED = 2
 _MOST_NAMED = 3
+# The likeliest of a text that shares less than this with any fault's reports is likened in part.
+_CONVINCING = 500
 
 
 class Likeness(t.NamedTuple):
-    share: float  # of the likeness that the likeliest fault has: 0 to 1
+    share: float  # of the likeness that the likeliest fault has, or that convinces where that is more: 0 to 1
     words: list[str]  # that speak most for it, three at most
 
 
@@ -47,7 +49,7 @@ def likened(text: str) -> dict[str, Likeness]:
         for fault, weight in weights.get(stem, ()):
             shared[fault][word] = weight
     sums = {fault: sum(found.values()) for fault, found in shared.items() if len(found) >= _FEWEST_SHARED}
-    most = max(sums.values(), default=0)
+    most = max([_CONVINCING, *sums.values()])
     return {
         fault: Likeness(
             sums[fault] / most, sorted(shared[fault], key=lambda word: (-shared[fault][word], word))[:_MOST_NAMED]

@@ -31,7 +31,8 @@ WORDS: t.Mapping[str, str] = {
     "<helps>": (
         r"(?i:(?<!not )(?<!n't )(?<!never )(?<!no longer )(?<!not be )\b(?:works|worked|working|workaround|helps|helped|fixe[sd]|solve[sd]|resolve[sd]"
         r"|runs|ran|fine|passes|passed|gone|disappear\w*|avoids|cure[sd]|succeed\w*|way out|successful\w*|go(?:es)? away|went away"
-        r"|(?:did|does) the trick|gets? (?:it |me |us )?(?:through|around)|got (?:it |me |us )?(?:through|working))\b)"
+        r"|(?:did|does) the trick|br(?:ings?|ought) (?:it|them) back|recover(?:s|ed)"
+        r"|gets? (?:it |me |us )?(?:through|around)|got (?:it |me |us )?(?:through|working))\b)"
     ),
 }
 
@@ -40,7 +41,8 @@ _SYMPTOM = re.compile(
     r"|(?i:\bfail(?:s|ed|ure|ures|ing)?\b|\berrors?\b|\bcrash\w*|\bdies\b|\bdied\b|\baborts?\b|\baborted\b|\bkilled\b|\btime[ds]?[ -]?outs?\b"
     r"|\bexceptions?\b|\bcannot\b|\bcan'?t\b|\bunable\b|\bnot (?:work\w*|found|possible|start\w*|use\w*|recogni[sz]ed|detected)\b|\bdoes ?n[o']t\b"
     r"|\bnot\b|\bno\b|\bnobody\b|\bnothing\b|\bnever\b|\bonly\b|\balthough\b|\binstead\b|\bdiffer\w*|\brefuses?\b|\bgone\b|\banymore\b|\bany more\b"
-    r"|\bwrong\b|\bwhy\b|\bproblems?\b|\bissues?\b|\brefused\b|\bdenied\b|\bmissing\b|\bdown\b)"
+    r"|\bwrong\b|\bwhy\b|\bproblems?\b|\bissues?\b|\brefused\b|\bdenied\b|\bmissing\b|\bdown\b"
+    r"|\bNaNs?\b|\bgarbage\b|\bcorrupt\w*\b|\bunexpected\w*\b|\bworse\b|\bhalf\b|\bwithout\b|\bcured\b|\bbrings? it back\b|\brequired?s?\b)"
 )
 # A blank between two words of a message; not one that is repeated or left out, and none of a class of characters.
 _BLANK = re.compile(r"(?<=[a-z,]) (?=[a-zA-Z])")

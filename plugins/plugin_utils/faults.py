@@ -46,6 +46,8 @@ _ENOUGH = 4
 _OF_LIKENESS = 50
 _MOST_LIKENED = 5
 _WORTH_A_REASON = 0.5  # of the best's likeness
+# Up to this weight an entry says what happens rather than why, and stands among the guesses at why.
+_ONLY_A_SYMPTOM = 20
 _GUESS = 10
 _OF_A_LOOK_ALIKE = 12
 _OF_A_WORD = 5
@@ -122,8 +124,9 @@ def explain_log(parsed: t.Mapping[str, t.Any], context: t.Mapping[str, t.Any] | 
     and beats the parsed one (``{"transport": "IB"}``). Each finding: {id, title, area, severity, score, shown_by, evidence (the line),
     host, because (what moved it), cause, tell_apart: [{from, by}], fix, prevent, sources, confidence}. shown_by: ``signature``,
     ``cure``, ``hint`` (a warning at most), or ``guess``: nothing in the text shows it, but the text speaks of it, it looks like what
-    is shown, or reports of it were told in such words (a notice at most; only where fewer than four causes are shown). Guesses and
-    hints come after signatures and cures; within both, reports that were told in such words raise a cause's score. It raises on no log.
+    is shown, or reports of it were told in such words (a notice at most; only where fewer than four causes are shown). Causes that a
+    signature or a cure shows come first; hints, guesses and what only names a symptom follow. Within both, the likeness of known
+    reports to the text raises a cause's score. It raises on no log.
     """
     context = context or {}
     text = _text(parsed, str(context.get("text") or ""))
@@ -246,8 +249,14 @@ def _raise_by(likeness: Likeness | None, finding: dict[str, t.Any]) -> None:
 
 
 def _place(finding: t.Mapping[str, t.Any]) -> tuple[bool, int]:
-    """What a text shows stands before what it only hints at or is likened to."""
-    return finding["shown_by"] not in ("signature", "cure"), -finding["score"]
+    """A cause that the text shows stands before what it only hints at or is likened to."""
+    shows_a_cause = finding["shown_by"] in ("signature", "cure") and finding["id"] not in _symptoms()
+    return not shows_a_cause, -finding["score"]
+
+
+@functools.lru_cache(maxsize=1)
+def _symptoms() -> frozenset[str]:
+    return frozenset(fault.id for fault in catalogue() if fault.base <= _ONLY_A_SYMPTOM)
 
 
 def _holds(condition: t.Mapping[str, t.Any], text: str, facts: t.Mapping[str, t.Any]) -> bool:
