@@ -44,6 +44,15 @@ _ANSIBLE_LOG = re.compile(
     r"^[0-9-]{10} [0-9:]{8},[0-9]{3} p=[0-9]{1,10} u=\S{1,64} n=\S{1,64}(?: [A-Z]{1,16})? ?\| ?", re.MULTILINE
 )
 _JOURNAL_FIELD = re.compile(r"^[ \t]{0,8}MESSAGE=(.*)$", re.MULTILINE)
+_TERMINAL = re.compile(
+    r"(?:\x1b|\^\[|\\u001[bB]|\\x1[bB]|\\033)\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # colours and cursor movement, spelled too: ^[ of cat -v
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # window titles
+    r"|\x1b[ -/][0-~]"  # character sets: what `tput sgr0` ends with
+    r"|\x1b[0-Z\\^-~]"
+    r"|\[[0-9]{1,3}(?:;[0-9]{1,3}){0,8}m"  # a colour whose escape character got lost in a form
+    r"|[^\n]\x08"  # overstrike
+)
+_MOVED = re.compile(r"\x1b\[[0-9;]{0,8}[Hf]")  # to a place on the screen
 _CONTROL = re.compile("[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f]")
 _OCTAL = re.compile(r"#(0[0-3][0-7])")
 _HTML = re.compile(
@@ -59,6 +68,36 @@ _RAW_STRING = re.compile(
 )  # of several lines, as Perl has it
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})|(.))")
 _SHORT = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "a": "", "e": "\x1b", "0": ""}
+_SPELLED = {
+    "\\r\\n": "\n",
+    "\\n": "\n",
+    "\\r": "\n",
+    "\\t": "\t",
+    "\\u001b": "\x1b",
+    "\\x1b": "\x1b",
+    "\\033": "\x1b",
+    '\\"': '"',
+    '"': "\n",
+    "\\\\": "\\",
+}  # a bare quote ends or begins the string
+_SPELLED_RE = re.compile("|".join(map(re.escape, _SPELLED)))
+_SPELLED_LINE = re.compile(r"^.*\\n.*\\n.*$", re.MULTILINE)  # a string among other lines, of a program or a document
+_SPELLED_TAB = re.compile(r"^[ \t]{0,64}\\t|\\t[\"#]", re.MULTILINE)  # a string of several lines within a program
+# A line of a list of lines, as Ansible prints `stdout_lines`: in JSON, or in YAML where a line needs quotes.
+_LISTED_LINE = re.compile(
+    r"^[ \t]{0,64}(?:-[ \t]{1,4})?(?:\"((?:[^\"\\\n]|\\.){0,4096})\"|(?<=- )'((?:[^'\n]|''){0,4096})'),?[ \t]{0,8}\]?[ \t]{0,8}$"
+    r"|^[ \t]{0,64}'((?:[^'\\\n]|\\.){0,4096})'(?:,|,?[ \t]{0,8}\])[ \t]{0,8}$",
+    re.MULTILINE,
+)
+_LIST_BEGINS = re.compile(  # with its first element on the line of its name, as a program of Python has it
+    r"^([^\"'\n]{0,128}[=:(][ \t]{0,4}\[)[ \t]{0,4}(?=([\"']).{0,4096}\2,[ \t]{0,8}\n[ \t]{0,64}[\"'])", re.MULTILINE
+)
+_LIST_OF_LINES = re.compile(r"(?:lines|stdout|msg|output)['\"]?[ \t]{0,4}:[ \t]{0,4}\[?[ \t]{0,4}$", re.MULTILINE)
+_JSON_KEY = re.compile(r"^[ \t]{0,64}\"[^\"\n]{1,128}\"[ \t]{0,4}:", re.MULTILINE)
+_ONE_LINE_A_HOST = re.compile(
+    r"^(\S{1,253} \| [A-Z]{2,16} \| rc=-?[0-9]{1,4}) \| \(stdout\) ?", re.MULTILINE
+)  # `ansible -o`
+_STDERR_BEHIND = re.compile(r" \(stderr\) ")
 _LINES_BESIDE = re.compile(r"_lines['\"]?[ \t]{0,4}:[ \t]{0,4}\[[ \t]{0,4}$", re.MULTILINE)
 
 
@@ -104,9 +143,14 @@ def unescaped(string: str) -> str:
     return _ESCAPE.sub(character, string) if "\\" in string else string
 
 
+def without_terminal(text: str) -> str:
+    """Without what only a terminal understands: colours, titles, overstrikes, and the carriage returns of its line ends."""
+    return _TERMINAL.sub("", text.replace("\r\n", "\n"))
+
+
 def _from_control_characters(text: str) -> str:
-    """Without control characters that only move a terminal's cursor; with those that `cat -A` or a syslog daemon spelled out."""
-    text = _CONTROL.sub("", text)
+    """Without control characters, lines where a terminal's cursor moved to; with those that `cat -A` or a syslog daemon spelled out."""
+    text = without_terminal(_CONTROL.sub("", _MOVED.sub("\n", text)))
     if text.count("#012") > 1 or "\n" not in text.strip():
         text = _OCTAL.sub(lambda code: chr(int(code.group(1), 8)), text)
     if "^I" in text or "^M" in text or "$\n" in text:
@@ -301,6 +345,45 @@ def _from_strings(text: str) -> str:
     return text
 
 
+def _from_spelled_line_ends(text: str) -> str:
+    """What spells most of its line ends, or a line of it that does: a string that was cut off, or stands without its quotes."""
+    spelled = text.count("\\n")
+    if spelled > text.count("\n"):
+        quotes_are_its_own = text.count('"') - text.count('\\"') > spelled
+        text = _SPELLED_RE.sub(
+            lambda found: '"' if quotes_are_its_own and found.group() == '"' else _SPELLED[found.group()], text
+        )
+    elif not _LIST_OF_LINES.search(text):  # which Ansible prints beside the string that it was cut from
+        text = _SPELLED_LINE.sub(
+            lambda line: _SPELLED_RE.sub(lambda found: _SPELLED[found.group()], line.group()), text
+        )
+    return text.replace("\\t", "\t") if _SPELLED_TAB.search(text) else text
+
+
+def _from_one_line_a_host(text: str) -> str:
+    """The answers of `ansible -o`, each below its host."""
+    return _STDERR_BEHIND.sub("\n", _ONE_LINE_A_HOST.sub(r"\1 >>\n", text)) if " | (stdout)" in text else text
+
+
+def _from_lists(text: str) -> str:
+    """A list of lines, as Ansible shows it in JSON or YAML, or as a program of Python has it; the lists of other documents are their own."""
+    if not _LIST_OF_LINES.search(text) and _JSON_KEY.search(text):
+        return text
+    return _LISTED_LINE.sub(_unlisted, _LIST_BEGINS.sub(r"\1\n", text))
+
+
+def _unlisted(found: re.Match[str]) -> str:
+    """The line that an element of a list of lines spells."""
+    double, of_yaml, of_python = found.groups()
+    if of_yaml is not None:
+        return str(of_yaml).replace("''", "'")
+    if of_python is not None:
+        return _SPELLED_RE.sub(
+            lambda escape: '"' if escape.group() == '"' else _SPELLED[escape.group()], of_python
+        ).replace("\\'", "'")
+    return _SPELLED_RE.sub(lambda escape: _SPELLED[escape.group()] if escape.group() != '"' else "", double)
+
+
 _UNPACKERS = (
     _from_control_characters,
     _from_log,
@@ -313,4 +396,7 @@ _UNPACKERS = (
     _from_records,
     _from_document,
     _from_strings,
+    _from_spelled_line_ends,
+    _from_one_line_a_host,
+    _from_lists,
 )

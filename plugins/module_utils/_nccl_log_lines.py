@@ -20,7 +20,7 @@ from ansible_collections.gpufabric.cluster.plugins.module_utils._launcher_text i
 
 _PREFIX = re.compile(
     r"(?:\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)\] )?"
-    r"(?<![^\s:\[\]()|'\"])(?P<host>[^\s:\[\]()|'\"]{1,256}):(?P<pid>\d{1,10})(?::\d{1,10} |(?= NCCL DIAG) )"
+    r"(?<![^\s:\[\]()|'\"])(?!\d\d:\d\d:\d\d )(?P<host>[^\s:\[\]()|'\"]{1,256}):(?P<pid>\d{1,10})(?::\d{1,10} |(?= NCCL DIAG) )"
     r"(?:\[(?P<device>-?\d{1,6})\] )?(?:\d+\.\d+ )?"
     r"(?:(?P<site>[^\s:]{1,200}:\d{1,7}) )?(?:\([^)\s]{1,200}\) )?"
     r"(?:NCCL )?(?P<level>INFO|WARN|ATTN|ERROR|TRACE|CALL|ABORT|DIAG|VERSION)\b ?(?P<message>.*)"

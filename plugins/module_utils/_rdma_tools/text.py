@@ -13,16 +13,9 @@ import collections
 import re
 import typing as t
 
+from ansible_collections.gpufabric.cluster.plugins.module_utils._captured_text import without_terminal
 from ansible_collections.gpufabric.cluster.plugins.module_utils._launcher_text import without_escapes
 
-_TERMINAL = re.compile(
-    r"(?:\x1b|\^\[)\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # colours and cursor movement; ^[ is how cat -v shows the escape
-    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # window titles
-    r"|\x1b[ -/][0-~]"  # character sets: what `tput sgr0` ends with
-    r"|\x1b[0-Z\\^-~]"
-    r"|\[[0-9]{1,3}(?:;[0-9]{1,3}){0,8}m"  # a colour whose escape character got lost in a form
-    r"|[^\n]\x08"  # overstrike
-)
 _INVISIBLE = dict.fromkeys(map(ord, "\x00\x07\x08\x1b\u200b\u200e\u200f\u2060\ufeff"))
 _LOOKALIKE = str.maketrans(
     {
@@ -45,40 +38,10 @@ _FRAMED = re.compile(
     r"^[ \t]{0,8}\|[ \t]?([^|\n]{0,512}?)[ \t]{0,256}\|[ \t]{0,8}$", re.MULTILINE
 )  # a box drawn around a text
 _RIGHT_EDGE = re.compile(r"[ \t]{0,256}\|$", re.MULTILINE)
-_LITERAL = {
-    "\\r\\n": "\n",
-    "\\n": "\n",
-    "\\r": "\n",
-    "\\t": "\t",
-    "\\u001b": "\x1b",
-    "\\x1b": "\x1b",
-    "\\033": "\x1b",
-    '\\"': '"',
-    '"': "\n",
-    "\\\\": "\\",
-}  # a bare quote ends or begins the string
-_LITERAL_RE = re.compile("|".join(map(re.escape, _LITERAL)))
-_LITERAL_LINE = re.compile(r"^.*\\n.*\\n.*$", re.MULTILINE)  # a string among other lines, of a program or a document
-_LITERAL_TAB = re.compile(r"^[ \t]{0,64}\\t|\\t[\"#]", re.MULTILINE)  # a string of several lines within a program
 _STRING_BEGINS = re.compile(r"[^\"'`\n]{0,256}[=:(,]\s{0,8}[rbuf]?(\"\"\"|'''|[\"'`])")
 _STRING_ENDS = {
     quote: re.compile(re.escape(quote) + r"\s{0,8}(?:[,;)\]}+.].{0,256})?$") for quote in ('"""', "'''", '"', "'", "`")
 }
-# A line of a list of lines, as Ansible prints `stdout_lines`: in JSON, or in YAML where a line needs quotes.
-_LISTED_LINE = re.compile(
-    r"^[ \t]{0,64}(?:-[ \t]{1,4})?(?:\"((?:[^\"\\\n]|\\.){0,4096})\"|(?<=- )'((?:[^'\n]|''){0,4096})'),?[ \t]{0,8}\]?[ \t]{0,8}$"
-    r"|^[ \t]{0,64}'((?:[^'\\\n]|\\.){0,4096})'(?:,|,?[ \t]{0,8}\])[ \t]{0,8}$",
-    re.MULTILINE,
-)
-_LIST_BEGINS = re.compile(  # with its first element on the line of its name, as a program of Python has it
-    r"^([^\"'\n]{0,128}[=:(][ \t]{0,4}\[)[ \t]{0,4}(?=([\"']).{0,4096}\2,[ \t]{0,8}\n[ \t]{0,64}[\"'])", re.MULTILINE
-)
-_LIST_OF_LINES = re.compile(r"(?:lines|stdout|msg|output)['\"]?[ \t]{0,4}:[ \t]{0,4}\[?[ \t]{0,4}$", re.MULTILINE)
-_JSON_KEY = re.compile(r"^[ \t]{0,64}\"[^\"\n]{1,128}\"[ \t]{0,4}:", re.MULTILINE)
-_ONE_LINE_A_HOST = re.compile(
-    r"^(\S{1,253} \| [A-Z]{2,16} \| rc=-?[0-9]{1,4}) \| \(stdout\) ?", re.MULTILINE
-)  # `ansible -o`
-_STDERR_BEHIND = re.compile(r" \(stderr\) ")
 _NBSP_READ_AS_LATIN_1 = re.compile("\u00c2[\u00a0 ]")  # a mail archive's two bytes of one blank
 
 _LABEL = re.compile(
@@ -158,37 +121,12 @@ class Stream(t.NamedTuple):
 
 def clean(text: str) -> str:
     """Take away what a terminal, a web form or a log collector added to each character: colours, CRLF, escapes, curly quotes."""
-    if text.count("\\n") > text.count("\n"):  # one long string of a JSON document or a program
-        text = _LITERAL_RE.sub(lambda found: _LITERAL[found.group()], text)
-    elif not _LIST_OF_LINES.search(text):  # which Ansible prints beside the string that it was cut from
-        text = _LITERAL_LINE.sub(
-            lambda line: _LITERAL_RE.sub(lambda found: _LITERAL[found.group()], line.group()), text
-        )
-    if _LITERAL_TAB.search(text):
-        text = text.replace("\\t", "\t")
-    text = _TERMINAL.sub("", text.replace("\r\n", "\n"))
-    text = _NBSP_READ_AS_LATIN_1.sub(" ", text)
-    if " | (stdout)" in text:
-        text = _STDERR_BEHIND.sub("\n", _ONE_LINE_A_HOST.sub(r"\1 >>\n", text))
+    text = _NBSP_READ_AS_LATIN_1.sub(" ", without_terminal(text))
     text = without_escapes(text)
     text = _FRAMED.sub(r"\1", text)
-    if _LIST_OF_LINES.search(text) or not _JSON_KEY.search(text):  # the lists of another document are its own
-        text = _LISTED_LINE.sub(_unlisted, _LIST_BEGINS.sub(r"\1\n", text))
     if text.count("|\n") > _MOST_LINES * text.count("\n"):  # the right edge of a pane
         text = _RIGHT_EDGE.sub("", text)
     return text.translate(_LOOKALIKE).translate(_INVISIBLE)
-
-
-def _unlisted(found: re.Match[str]) -> str:
-    """The line that an element of a list of lines spells."""
-    double, of_yaml, of_python = found.groups()
-    if of_yaml is not None:
-        return str(of_yaml).replace("''", "'")
-    if of_python is not None:
-        return _LITERAL_RE.sub(
-            lambda escape: '"' if escape.group() == '"' else _LITERAL[escape.group()], of_python
-        ).replace("\\'", "'")
-    return _LITERAL_RE.sub(lambda escape: _LITERAL[escape.group()] if escape.group() != '"' else "", double)
 
 
 def _labels(line: str, limit: int) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import gzip
+import html
 import json
 import pathlib
 import typing as t
@@ -114,6 +115,37 @@ def test_text_lines_and_bytes_are_the_same(name: str) -> None:
 def test_a_capture_reads_the_same_however_it_was_saved(name: str, saved: t.Callable[[str], str | bytes]) -> None:
     text = next(each for each in captures_of(name) if each.isascii() and "\r" not in each and each[:1] not in "{[")
     assert FILTERS[name](saved(text)) == FILTERS[name](text)
+
+
+LOG = (
+    "gpu-3:771:771 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eno7\n"
+    "gpu-3:771:779 [0] NCCL INFO NET/IB : Using [0]mlx5_3:1/IB [1]mlx5_8:1/IB [RO]; OOB eno7:10.7.7.3<0>\n"
+    "gpu-3:771:779 [0] NCCL INFO Using network IB\n"
+    "gpu-3:771:781 [0] transport/net_ib.cc:2015 NCCL WARN NET/IB: Got completion from peer 10.7.7.4<41217> with status=12 opcode=1"
+    " len=0 vendor err 129 (Send) localGid fe80::a088:c203:ab:3 hca mlx5_8\n"
+)
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        lambda text: text,
+        lambda text: "when,said\n" + "".join(f'2026-11-02 10:00:00,"{line}"\n' for line in text.splitlines()),
+        lambda text: json.dumps({"gpu-3": {"status": 1, "said": text}}, indent=2),
+        lambda text: yaml.safe_dump({"gpu-3": {"said": text}}, width=80),
+        lambda text: "".join(f"{line[at : at + 90]}\n" for line in text.splitlines() for at in range(0, len(line), 90)),
+        lambda text: (
+            'ok: [gpu-3] => {\n    "msg": [\n' + ",\n".join(map(json.dumps, text.splitlines())) + "\n    ]\n}\n"
+        ),
+        lambda text: "".join(f"<tr><td>7</td><td>{html.escape(line)}</td></tr>\n" for line in text.splitlines()),
+        lambda text: "".join(f"26/11/02 10:00:01 INFO Probe: {line}\n" for line in text.splitlines()),
+    ],
+    ids=["as it is", "CSV", "JSON", "YAML", "a terminal", "Ansible", "HTML", "a clock"],
+)
+def test_a_log_of_nccl_is_read_in_whatever_it_was_saved(saved: t.Callable[[str], str]) -> None:
+    found = FILTERS["parse_nccl_log"](saved(LOG))
+    fields = ("transport", "interface", "hcas", "failure", "status", "vendor_err", "direction")
+    assert [found[field] for field in fields] == ["IB", "eno7", ["mlx5_3", "mlx5_8"], "ib_completion", 12, 129, "Send"]
 
 
 @pytest.mark.parametrize("value", [None, 7, {"stdout": "x"}, ["x", 7], object()])
