@@ -32,6 +32,7 @@ WORDS: t.Mapping[str, str] = {
         r"(?i:(?<!not )(?<!n't )(?<!never )(?<!no longer )(?<!not be )\b(?:works|worked|working|workaround|helps|helped|fixe[sd]|solve[sd]|resolve[sd]"
         r"|runs|ran|fine|passes|passed|gone|disappear\w*|avoids|cure[sd]|succeed\w*|way out|successful\w*|go(?:es)? away|went away"
         r"|(?:did|does) the trick|br(?:ings?|ought) (?:it|them) back|recover(?:s|ed)"
+        r"|ma(?:kes?|de) (?:it|them|this|everything) (?:work|run|start|go|pass)|it (?:starts|started|connects|connected|passes)"
         r"|gets? (?:it |me |us )?(?:through|around)|got (?:it |me |us )?(?:through|working))\b)"
     ),
 }
