@@ -31,6 +31,8 @@ _FIELD = re.compile(r'(?:^|[,;]|(?<=[^\t\n])\t)"(?:[^"]|"")*"(?=[,;\t\r]|$)', re
 _DELIMITERS = ",;\t"
 _BACKTICKS = re.compile(r"(`{1,2})(.*)\1$")
 _PAIR = re.compile(r'([\w.@/-]{1,64})=(?:"((?:[^"\\\n]|\\.)*)"|([^\s"]*))(?:[ \t]+|$)')
+_MAPPED = re.compile(r'"([\w.@-]{1,64})"[ ]{0,4}=>[ ]{0,4}"((?:[^"\\\n]|\\.)*)"')
+_GLUED_FENCE = re.compile(r"^```(?=[^\s`]{1,64}[ \t])|(?<=[^\s`])```$", re.MULTILINE)
 _STAMP = re.compile(r"\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.,]{5,20}\S{0,8}$|[A-Z][a-z]{2},? [0-9 A-Za-z:,]{8,32}$")
 _FOLDED = re.compile(r"\\\n[ \t]*(?:\\(?= ))?")
 _FOLDS = re.compile(
@@ -58,6 +60,7 @@ _OCTAL = re.compile(r"#(0[0-3][0-7])")
 _HTML = re.compile(
     r"</?(?:br|pre|code|span|font|div|p|b|strong|em|li|td|tr|samp|kbd|blockquote)\b[^<>\n]{0,256}>", re.IGNORECASE
 )
+_ENDS = re.compile(r"<br ?/?>|</(?:div|p|li|tr)>(?=<)", re.IGNORECASE)  # of a line, where the page has no line end
 _CELLS = re.compile(r"</t[dh]>\s{0,64}<t[dh]\b[^<>\n]{0,256}>", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:#x?[0-9a-fA-F]{1,6}|amp|apos|gt|lt|nbsp|quot);")
 _XML = re.compile(r"\s*<(?:\?xml|[A-Za-z][\w.-]{0,64}(?:\s[^<>\n]{0,256})?>\s*<?)")
@@ -190,7 +193,7 @@ def _from_xml(text: str) -> str:
 def _from_html(text: str) -> str:
     """A page's text; what the entities stand for is of the text only after the tags are gone."""
     if "<" in text:
-        text = _HTML.sub(lambda tag: "\n" if tag.group()[:3].lower() == "<br" else "", _CELLS.sub("\t", text))
+        text = _HTML.sub("", _ENDS.sub("\n", _CELLS.sub("\t", text)))
     return html.unescape(text).replace("\xa0", " ") if "&" in text and _ENTITY.search(text) else text
 
 
@@ -304,10 +307,18 @@ def _from_records(text: str) -> str:
     return "\n".join(line if record is None else _answers(line, record) for record, line in zip(records, lines))
 
 
+def _from_ruby(text: str) -> str:
+    """The field that holds the printed lines, of mappings of Ruby, as log shippers show them."""
+    pairs = _MAPPED.findall(text) if "=>" in text else []
+    field = _telling([{key: unescaped(value)} for key, value in pairs]) if len(pairs) > 1 else None
+    return text if field is None else "\n".join(unescaped(value) for key, value in pairs if key == field)
+
+
 def _answers(line: str, record: t.Mapping[str, str]) -> str:
     """What stands before a line's document, and the strings of several lines in it; the line itself where there is none."""
     found = _of_several_lines(record.values())
-    return "\n".join([line[: line.find("{")].rstrip(), *found]) if found else line
+    before = line.partition("{")[0].rstrip() if line.rstrip().endswith("}") else ""
+    return "\n".join([before, *found]) if found else line
 
 
 def _of_several_lines(strings: t.Iterable[str]) -> list[str]:
@@ -365,6 +376,11 @@ def _from_one_line_a_host(text: str) -> str:
     return _STDERR_BEHIND.sub("\n", _ONE_LINE_A_HOST.sub(r"\1 >>\n", text)) if " | (stdout)" in text else text
 
 
+def _from_fences(text: str) -> str:
+    """Fences of Markdown on lines of their own, where a chat wrote one right before or behind a line."""
+    return _GLUED_FENCE.sub("\n", text) if "```" in text else text
+
+
 def _from_lists(text: str) -> str:
     """A list of lines, as Ansible shows it in JSON or YAML, or as a program of Python has it; the lists of other documents are their own."""
     if not _LIST_OF_LINES.search(text) and _JSON_KEY.search(text):
@@ -394,9 +410,11 @@ _UNPACKERS = (
     _from_csv,
     _from_markdown,
     _from_records,
+    _from_ruby,
     _from_document,
     _from_strings,
     _from_spelled_line_ends,
     _from_one_line_a_host,
     _from_lists,
+    _from_fences,
 )

@@ -239,6 +239,12 @@ WAYS: dict[str, t.Callable[[str], str]] = {
     ),
     "a row of a database": lambda text: "  node: gpu-7\n  said: " + text + "1 row\n",
     "Perl's dump": lambda text: "$VAR1 = '" + text.replace("'", "\\'") + "';\n",
+    "one line of HTML": lambda text: "".join(f"<div>{html.escape(line) or '<br>'}</div>" for line in text.splitlines()),
+    "a log shipper's mappings": lambda text: each_line(
+        text, lambda n, line: f'[{n}] check: [{n}.5, {{"said"=>{json.dumps(line)}, "node"=>"gpu-7"}}]'
+    ),
+    "logfmt with the whole of it": lambda text: f'level=error unit="a check" said={json.dumps(text)} code=1\n',
+    "a chat's fence": lambda text: json.dumps({"user": "U7", "text": f"look:\n```{text.strip()}```"}) + "\n",
     "a debugger": lambda text: f"$1 = {json.dumps(text)}\n",
     "script(1)": lambda text: "Script started on 2026-11-02\n" + text + "\nScript done on 2026-11-02\n",
 }
