@@ -12,6 +12,7 @@ import typing as t
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.assemble import assemble
+from ansible_collections.gpufabric.cluster.plugins.plugin_utils.job_slice import slice_refusal
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.keep_run import keep_run
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.render.terminal import summary_lines
 from ansible_collections.gpufabric.cluster.plugins.plugin_utils.sections import BENCHMARK, LOGS, SECTIONS
@@ -36,7 +37,9 @@ class ActionModule(ActionBase):
         if inputs is None:
             result.update(
                 failed=True,
-                msg="There is no run to report, since no play ran on a node: name an inventory that holds nodes with -i, or set gpufabric_nodes;"
+                # A slice may have got none of the nodes: then no play came to refuse it.
+                msg=slice_refusal(task_vars or {})
+                or "There is no run to report, since no play ran on a node: name an inventory that holds nodes with -i, or set gpufabric_nodes;"
                 " --limit and --tags may have left none as well.",
             )
             return result

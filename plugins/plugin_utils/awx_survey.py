@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import keyword
+import math
 import re
 import typing as t
 
@@ -16,6 +18,15 @@ TYPES = (*TEXTS, *CHOICES, "integer", "float")
 
 #: a yes or no: AWX has no boolean
 YES_NO = ("true", "false")
+
+#: what a question may say; AWX keeps any other field and never looks at it
+FIELDS = ("question_name", "question_description", "variable", "type", "required", "default", "min", "max", "choices")
+
+#: how the variables begin by which AWX tells a job about itself
+RESERVED = ("awx_", "tower_")
+
+#: what AWX shows in place of a password
+HIDDEN = "$encrypted$"
 
 #: question types that answer an option of an argument spec, by the option's type
 ANSWERS = {
@@ -32,9 +43,14 @@ def survey(variables: t.Sequence[str], questions: t.Mapping[str, Question]) -> d
     """The survey spec that asks for *variables* in this order.
 
     No question is required: AWX wants an answer to a required one at launch, even where it has a default.
-    Raises ValueError, one sentence, for a variable without a question or with one that cannot be meant.
+    Raises ValueError, one sentence, for a variable without a question, with one that cannot be meant, or asked for twice.
     """
-    spec = []
+    if not variables:
+        raise ValueError("A survey without a question cannot be: AWX refuses it.")
+    twice = [variable for variable in variables if list(variables).count(variable) > 1]
+    if twice:
+        raise ValueError(f"The survey asks for {twice[0]} twice.")
+    spec: list[dict[str, t.Any]] = []
     for variable in variables:
         if variable not in questions:
             raise ValueError(f"There is no question for the variable {variable} in awx/questions.yml.")
@@ -44,6 +60,9 @@ def survey(variables: t.Sequence[str], questions: t.Mapping[str, Question]) -> d
             raise ValueError(f"The question for {variable} in awx/questions.yml cannot be meant: {wrong[0]}.")
         if isinstance(question.get("default"), list):
             question["default"] = "\n".join(question["default"])
+        like = [other["variable"] for other in spec if other["question_name"] == question["question_name"]]
+        if like:
+            raise ValueError(f"The survey asks for {variable} in the words in which it asks for {like[0]}.")
         spec.append(question)
     return {"name": "", "description": "", "spec": spec}
 
@@ -77,8 +96,13 @@ def problems(question: Question) -> list[str]:
     found = []
     if not question.get("question_name"):
         found.append("it asks nothing: question_name is missing")
-    if not re.fullmatch(r"[a-z_][a-z0-9_]*", str(question.get("variable", "_"))):
-        found.append(f"{question['variable']!r} is no name of a variable")
+    found += [f"{field} must be text" for field in FIELDS[:2] if not isinstance(question.get(field, ""), str)]
+    found += [f"AWX knows nothing of {field!r}" for field in question if field not in FIELDS]
+    variable = str(question.get("variable", "_"))
+    if not re.fullmatch(r"[a-z_][a-z0-9_]*", variable) or keyword.iskeyword(variable):
+        found.append(f"{variable!r} is no name of a variable")
+    if variable.startswith(RESERVED):
+        found.append(f"{variable} begins as what AWX itself tells a job")
     if not isinstance(question.get("required", False), bool):
         found.append("required is neither true nor false")
     return found + (_choice_problems(question) if kind in CHOICES else _bound_problems(question))
@@ -139,6 +163,10 @@ def _bound_problems(question: Question) -> list[str]:
         return [f"min and max must be whole numbers, and are {least!r} and {most!r}"]
     if least > most:
         return [f"min {least} is above max {most}"]
+    if kind in TEXTS and (least < 0 or most == 0):
+        return [f"no text is {least} to {most} characters long"]
+    if kind in TEXTS and least == 0 and question.get("required"):
+        return ["it is required, and an empty text answers it"]
     if "choices" in question:
         return [f"a question of type {kind} has no choices"]
     if "default" not in question:
@@ -150,6 +178,10 @@ def _bound_problems(question: Question) -> list[str]:
         _number(default) if kind == "float" else _whole(default) if kind == "integer" else isinstance(default, str)
     ):
         return [f"its default {default!r} is no {kind}"]
+    if kind == "text" and "\n" in default:
+        return [f"its default {default!r} is on several lines, and a text has one"]
+    if kind in TEXTS and default.startswith(HIDDEN):
+        return [f"its default begins with {HIDDEN}, which AWX keeps for passwords"]
     size = len(default) if isinstance(default, str) else default
     if not least <= size <= most:
         return [f"its default {default!r} lies outside {least} to {most}"]
@@ -161,4 +193,4 @@ def _whole(number: t.Any) -> t.TypeGuard[int]:
 
 
 def _number(number: t.Any) -> t.TypeGuard[float]:
-    return isinstance(number, float) or _whole(number)
+    return _whole(number) or isinstance(number, float) and math.isfinite(number)

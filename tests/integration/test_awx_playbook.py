@@ -71,18 +71,60 @@ def test_a_survey_that_somebody_changed_is_set_right_again(awx: FakeAwx, tmp_pat
     assert awx.surveys[path] == before
 
 
-def test_a_launch_with_each_surveys_own_answers_ignores_none(awx: FakeAwx) -> None:
+def surveys(awx: FakeAwx) -> t.Iterator[tuple[dict[str, t.Any], list[dict[str, t.Any]]]]:
+    """Every job template with the questions of its survey."""
     for template in awx.objects["job_templates"].values():
-        spec = awx.surveys[template["related"]["survey_spec"]]["spec"]
-        answers = {
-            q["variable"]: q["default"].splitlines() if q["type"] == "multiselect" else q["default"]
-            for q in spec
-            if "default" in q
-        }
-        assert awx.launch({**template, "ask_variables_on_launch": False}, answers) == {
-            "ignored_fields": {},
-            "errors": [],
-        }
+        yield template, awx.surveys[template["related"]["survey_spec"]]["spec"]
+
+
+def default_answers(spec: list[dict[str, t.Any]]) -> dict[str, t.Any]:
+    return {
+        q["variable"]: q["default"].splitlines() if q["type"] == "multiselect" else q["default"]
+        for q in spec
+        if "default" in q
+    }
+
+
+def bad_answers(question: dict[str, t.Any]) -> list[t.Any]:
+    """Answers of a wrong type and out of the question's bounds or choices."""
+    if "choices" in question:
+        return ["nonsense", ["nonsense"], True, None, 0] + (
+            [question["choices"][0]] if question["type"] == "multiselect" else [""]
+        )
+    if question["type"] == "text":
+        return [5, None, ["all"], "x" * (question["max"] + 1)]
+    return [question["min"] - 1, question["max"] + 1, str(question["min"]), True, None, ""]
+
+
+def test_a_launch_with_each_surveys_own_answers_ignores_none(awx: FakeAwx) -> None:
+    for template, spec in surveys(awx):
+        answers = default_answers(spec)
+        launched = awx.launch({**template, "ask_variables_on_launch": False}, answers)
+        assert (launched["ignored_fields"], launched["errors"]) == ({}, [])
+        assert answers.items() <= launched["extra_vars"].items()
+
+
+def test_a_launch_needs_no_answer(awx: FakeAwx) -> None:
+    for template, spec in surveys(awx):
+        launched = awx.launch(template, {})
+        # AWX keeps a multiselect's default as text, which is no answer to it: the role's own default holds
+        shown = {q["variable"]: q["default"] for q in spec if "default" in q and q["type"] != "multiselect"}
+        assert launched == {"ignored_fields": {}, "errors": [], "extra_vars": shown}
+
+
+def test_each_question_refuses_bad_answers_in_one_sentence(awx: FakeAwx) -> None:
+    for template, spec in surveys(awx):
+        for question in spec:
+            for answer in bad_answers(question):
+                (error,) = awx.launch(template, {**default_answers(spec), question["variable"]: answer})["errors"]
+                assert question["variable"] in error and error.endswith(".")
+
+
+def test_a_variable_that_nobody_asks_for_is_not_dropped(awx: FakeAwx) -> None:
+    """The run itself refuses a misspelt one; AWX would drop it silently."""
+    for template, _spec in surveys(awx):
+        launched = awx.launch(template, {"kernel_tuning_profil": "roce"})
+        assert launched["ignored_fields"] == {} and launched["extra_vars"]["kernel_tuning_profil"] == "roce"
 
 
 def test_the_workflow_leads_from_verify_to_isolate(awx: FakeAwx) -> None:
@@ -106,3 +148,20 @@ def test_what_cannot_be_is_said_in_one_sentence(tmp_path: pathlib.Path) -> None:
     with FakeAwx(ROOT) as empty:
         done = play(empty, tmp_path, "-e", "awx_objects_scm_type=svn")
     assert done.returncode != 0 and "value of awx_objects_scm_type must be one of: git, archive, manual" in done.stdout
+
+
+def test_a_manual_project_makes_an_inventory_without_a_source(tmp_path: pathlib.Path) -> None:
+    with FakeAwx(ROOT) as other:
+        options = ("-e", "awx_objects_scm_type=manual", "-e", "awx_objects_local_path=cluster")
+        assert changed(play(other, tmp_path, *options)) > 0
+        (project,) = other.objects["projects"].values()
+        assert project["scm_type"] == "" and project["local_path"] == "cluster"
+        assert not other.objects["inventory_sources"] and len(other.objects["inventories"]) == 1
+        other.writes.clear()
+        assert changed(play(other, tmp_path, *options)) == 0 and other.writes == []
+
+
+def test_a_name_that_is_too_long_is_refused(tmp_path: pathlib.Path) -> None:
+    with FakeAwx(ROOT) as empty:
+        done = play(empty, tmp_path, "-e", f"awx_objects_prefix={'x' * 510}")
+    assert done.returncode != 0 and "no more than 512 characters" in done.stdout

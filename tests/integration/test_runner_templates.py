@@ -307,6 +307,7 @@ def test_a_place_that_takes_nothing_is_said_in_one_sentence(controller: Controll
     assert "refused" in job.said, job.text
 
 
-def test_a_slice_of_a_job_is_refused(controller: Controller) -> None:
-    job = controller.job(TEMPLATES["kernel"], gpufabric_nodes="sim", awx_workflow_job_name="GPU fabric: kernel")
+@pytest.mark.parametrize("nodes", ["sim", "none_of_them"])
+def test_a_slice_of_a_job_is_refused_also_where_it_got_no_node(controller: Controller, nodes: str) -> None:
+    job = controller.job(TEMPLATES["kernel"], gpufabric_nodes=nodes, awx_workflow_job_name="GPU fabric: kernel")
     assert job.done.returncode == 2 and "Job slicing is refused" in job.text and "report.html" not in job.text

@@ -159,6 +159,15 @@ def test_the_workflow_leads_nowhere_else() -> None:
         ("gpufabric_nodes", {"required": "yes"}, "neither true nor false"),
         ("gpufabric_nodes", {"type": "password"}, "set again by every run"),
         ("gpufabric_nodes", {"max": 3}, "outside 1 to 3"),
+        ("gpufabric_nodes", {"min": -1}, "no text is -1 to 1000 characters"),
+        ("gpufabric_nodes", {"min": 0, "max": 0, "default": ""}, "no text is 0 to 0 characters"),
+        ("gpufabric_nodes", {"min": 0, "required": True}, "an empty text answers it"),
+        ("gpufabric_nodes", {"default": "a\nb"}, "on several lines"),
+        ("gpufabric_nodes", {"default": "$encrypted$"}, "keeps for passwords"),
+        ("gpufabric_nodes", {"question_description": ["a"]}, "question_description must be text"),
+        ("gpufabric_nodes", {"defualt": "all"}, "knows nothing of 'defualt'"),
+        ("isolate_smallest_fault", {"default": float("nan")}, "is no float"),
+        ("isolate_smallest_fault", {"default": True}, "is no float"),
     ],
 )
 def test_a_question_that_awx_would_take_is_refused(variable: str, change: dict[str, t.Any], said: str) -> None:
@@ -167,11 +176,39 @@ def test_a_question_that_awx_would_take_is_refused(variable: str, change: dict[s
     assert said in " ".join(faults({**TEMPLATES["roce_qos"], "survey": [variable]}, questions))
 
 
-@pytest.mark.parametrize("variable", ["roce qos apply", "roce-qos-apply", "1st", ""])
+@pytest.mark.parametrize("variable", ["roce qos apply", "roce-qos-apply", "1st", "", "lambda"])
 def test_a_name_that_is_none_is_refused(variable: str) -> None:
     questions = {variable: data()["questions"]["roce_qos_apply"]}
     with pytest.raises(ValueError, match="no name of a variable"):
         awx_survey.survey([variable], questions)
+
+
+@pytest.mark.parametrize("variable", ["awx_job_id", "tower_user_name"])
+def test_a_name_of_awxs_own_is_refused(variable: str) -> None:
+    with pytest.raises(ValueError, match="begins as what AWX itself tells"):
+        awx_survey.survey([variable], {variable: data()["questions"]["roce_qos_apply"]})
+
+
+def test_a_survey_asks_for_something_and_once() -> None:
+    questions = {**data()["questions"], "roce_qos_other": data()["questions"]["roce_qos_apply"]}
+    with pytest.raises(ValueError, match="without a question"):
+        awx_survey.survey([], questions)
+    with pytest.raises(ValueError, match="asks for roce_qos_apply twice"):
+        awx_survey.survey(["roce_qos_apply", "roce_qos_apply"], questions)
+    with pytest.raises(ValueError, match="asks for roce_qos_other in the words in which it asks for roce_qos_apply"):
+        awx_survey.survey(["roce_qos_apply", "roce_qos_other"], questions)
+
+
+@pytest.mark.parametrize("name", data()["questions"])
+def test_what_no_answer_means_is_said_where_it_is_not_what_is_shown(name: str) -> None:
+    """AWX's forms send neither an empty text nor an empty selection: the default stands in, so a question must not say otherwise."""
+    question = data()["questions"][name]
+    if question.get("default") and question["type"] in ("text", "multiselect"):
+        said = question.get("question_description", "")
+        assert "Empty " not in said and "No answer" not in said
+        if question["type"] == "multiselect":
+            means = "all" if question["default"] == question["choices"] else ", ".join(question["default"])
+            assert f"None means {means}." in said
 
 
 def test_a_variable_that_no_role_reads_is_refused() -> None:
