@@ -46,8 +46,9 @@ _NBSP_READ_AS_LATIN_1 = re.compile("\u00c2[\u00a0 ]")  # a mail archive's two by
 
 _LABEL = re.compile(
     r"(?P<stamp>\[[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:]{5,8}[^\[\]\n]{1,128}\]:?[ \t]?)"  # a logger's brackets: time, program, level
-    r"|(?P<time>\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:]{5,8}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9:]{4,6})?\]?:?[ \t]?)"
-    r"|(?P<syslog>[A-Z][a-z]{2} [ 0-9]?[0-9] [0-9:]{8} \S{1,128} \S{1,128}: )"
+    r"|(?P<time>\[?[0-9]{4}[/-][0-9]{2}[/-][0-9]{2}[T ][0-9:]{5,8}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9:]{4,6})?\]?:?[ \t]?)"
+    r"|(?P<syslog>[A-Z][a-z]{2} [ 0-9]?[0-9] [0-9:]{8} \S{0,127}[^\s:] \S{1,128}: )"
+    r"|(?P<date>[A-Z][a-z]{2} [ 0-9]?[0-9] [0-9:]{8}[ ])"
     r"|(?P<task>(?:task|rank)[ ][0-9]{1,6}:[ \t]?)"
     r"|(?P<rank>\[[0-9]{1,6},[0-9]{1,6}\](?:<\w{1,16}>)?:[ \t]?)"
     r"|(?P<bracket>\[[^\[\]\n]{1,128}\]:?[ \t]?)"
@@ -62,7 +63,7 @@ _LABEL = re.compile(
 _CLOCK = re.compile(r"\[[0-9 ]{1,16}[.:][0-9.: ]{1,32}\]")
 _RANK_OR_LINE = re.compile(r"[ \t]{0,8}[0-9]{1,6}(?:[:|-]|\t)")
 _CHANGING = frozenset(
-    {"clock", "stamp", "time", "syslog", "line", "number", "quote", "remark"}
+    {"clock", "stamp", "time", "date", "syslog", "line", "number", "quote", "remark"}
 )  # labels that differ from line to line: no stream of their own
 _MAX_LABELS = 3
 _LONGEST_PREFIX = 200

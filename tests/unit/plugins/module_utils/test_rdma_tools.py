@@ -245,6 +245,12 @@ WAYS: dict[str, t.Callable[[str], str]] = {
     ),
     "logfmt with the whole of it": lambda text: f'level=error unit="a check" said={json.dumps(text)} code=1\n',
     "a chat's fence": lambda text: json.dumps({"user": "U7", "text": f"look:\n```{text.strip()}```"}) + "\n",
+    "pdsh behind ts, within a report": lambda text: (
+        "It fails on rack 7.\n\n```\n"
+        + each_line(text, lambda n, line: f"Nov 02 10:00:{n % 60:02} gpu-7: {line}")
+        + "```\n\n"
+        + "Any hint is welcome.\n" * 9
+    ),
     "a debugger": lambda text: f"$1 = {json.dumps(text)}\n",
     "script(1)": lambda text: "Script started on 2026-11-02\n" + text + "\nScript done on 2026-11-02\n",
 }
