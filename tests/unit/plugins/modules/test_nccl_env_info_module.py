@@ -4,20 +4,17 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import typing as t
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpufabric.cluster.plugins.modules import nccl_env_info
 from ansible_collections.gpufabric.cluster.tests.fixtures.fake_node import FakeNode
+from ansible_collections.gpufabric.cluster.tests.fixtures.module_call import call
 
 
 def run(capsys: pytest.CaptureFixture[str], **arguments: t.Any) -> dict[str, t.Any]:
-    with patch_module_args(arguments), pytest.raises(SystemExit):
-        nccl_env_info.main()
-    return t.cast("dict[str, t.Any]", json.loads(capsys.readouterr().out))
+    return call(nccl_env_info, capsys, **arguments)
 
 
 def test_it_changes_nothing_and_hands_through(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import sys
 import typing as t
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpufabric.cluster.plugins.modules import kernel_modules, node_info, sysctl_profile
+from ansible_collections.gpufabric.cluster.tests.fixtures.module_call import call as run
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "fixtures" / "kernel"))
 import kernel_node
@@ -25,12 +24,6 @@ SETTINGS = [
 @pytest.fixture
 def node(tmp_path: pathlib.Path) -> pathlib.Path:
     return kernel_node.build(tmp_path)
-
-
-def run(module: t.Any, capsys: pytest.CaptureFixture[str], **arguments: t.Any) -> dict[str, t.Any]:
-    with patch_module_args(arguments), pytest.raises(SystemExit):
-        module.main()
-    return t.cast("dict[str, t.Any]", json.loads(capsys.readouterr().out))
 
 
 def test_present_twice_verify_and_absent(node: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
