@@ -94,7 +94,7 @@ def _finding_of_node(entry: t.Mapping[str, t.Any], said: t.Mapping[str, t.Any]) 
         expected=f"at least {_per_cent(1 - said['resolution'])} of its peers" if said["resolution"] else "as its peers",
         cause=cause,
         fix=f"{diagnose_among(node, said['good'])}; "
-        f"where Slurm schedules it, until that is mended: scontrol update NodeName={node} State=DRAIN Reason='{reason}'",
+        f"scontrol update NodeName={node} State=DRAIN Reason='{reason}'  # where Slurm schedules it, until that is mended",
     )
 
 
