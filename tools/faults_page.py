@@ -32,7 +32,7 @@ The weight is about the chance in a hundred that this is the cause when only its
 What a report says to have helped (`cured by`) shows a cause as well as its signature does. Where neither is there but a component
 complains all the same (`worth a look at`), the cause is named with half its weight and as a warning at most. Where fewer than four
 causes are shown, those are named as notices that look like the shown ones (`not`), or that the text around the log speaks of
-(`spoken of as`), or to whose known reports the text is likened. Likeness is learnt from words: the fault whose reports are most like
+(`topics` in the data), or to whose known reports the text is likened. Likeness is learnt from words: the fault whose reports are most like
 the text gets 50 on top of its weight, each other one its share of that. A cause that is shown or cured stands
 before hints and notices; one of a weight of 20 or less only names a symptom, and stands among these.
 
@@ -46,7 +46,6 @@ PATTERNS = {
     "signatures": "shows as",
     "cures": "cured by",
     "hints": "worth a look at",
-    "topics": "spoken of as",
     "requires": "together with",
 }
 
